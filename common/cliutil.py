@@ -1,0 +1,1 @@
+"""What every command shares: one way to end, one way to print."""
