@@ -1,0 +1,1 @@
+"""Consumers: engines kept full, completions made, checked and committed."""

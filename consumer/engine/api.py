@@ -1,0 +1,238 @@
+"""The one interface between the consumer and whatever generates: records in, records out.
+
+An :class:`Engine` knows one server's dialect and nothing else: how it is launched, what a request
+and an answer look like, where its figures are. It holds no connection and no state, so one
+instance serves any number of servers. Life and death are :mod:`consumer.engine.supervisor`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from common.records import Sampling
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What to serve, where and with what: everything that a launch depends on.
+
+    ``url`` set: attach to a server that somebody else runs; nothing is launched and nothing killed.
+    """
+
+    model: str
+    gpu: int | None
+    url: str | None
+    port: int
+    api_key: str
+    state_dir: Path
+    host: str = "127.0.0.1"
+    max_running: int | None = None
+    context: int | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def base_url(self) -> str:
+        """Where the engine answers, without a slash at the end."""
+        return (self.url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """A file-name-safe word for this engine's place: ``gpu3`` or ``cpu``."""
+        return "cpu" if self.gpu is None else f"gpu{self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line and what it needs in its environment. Secrets are only ever in ``env``."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a ready engine says of itself. These, not the flags asked for, size the window."""
+
+    engine: str  # sglang | llamacpp
+    version: str
+    model: str
+    model_fingerprint: str  # of tokenizer and template; "" where they cannot be seen
+    vocab_size: int
+    context_tokens: int  # longest prompt and answer together, per request
+    max_running: int  # how many requests run at once; more wait inside the engine
+    kv_tokens: int | None  # room for tokens of all running requests; None: no such limit is known
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """A sample of the engine's own figures; may be stale by one long step.
+
+    ``generated_tokens`` and ``retractions`` only grow while the engine lives: use differences.
+    """
+
+    running: int
+    waiting: int
+    token_usage: float  # 0 to 1
+    generated_tokens: int
+    retractions: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One generation, token in and token out.
+
+    ``rid`` has 32 hexadecimal characters: all of one length, because an engine may match the id of
+    an abort by prefix. ``sampling.max_tokens`` is resolved. ``seed`` wins over ``sampling.seed``.
+    """
+
+    rid: str
+    input_ids: Sequence[int]
+    sampling: Sampling
+    seed: int
+    logprobs: bool = False  # also return the log-probability of each generated token
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An engine's answer, well-formed but not judged: that is the verdict's part."""
+
+    rid: str | None  # as the engine echoes it; None where its dialect has no such echo
+    output_ids: list[int]
+    text: str | None  # None where the engine returns only tokens
+    finish_reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    detail: str  # the engine's words about an abort, or what it stopped at
+    logprobs: list[float] | None = None  # of output_ids, where they were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The outcome of one HTTP call, whatever it was.
+
+    ``status`` None: no answer arrived whole (refused, reset, cut off, out of time) and ``error``
+    says how. ``sent`` False: the request never reached the server, so nothing was begun there.
+    """
+
+    status: int | None
+    body: bytes
+    error: str = ""
+    sent: bool = True
+    retry_after_seconds: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the server answered 200."""
+        return self.status == 200
+
+
+class Http(Protocol):
+    """What an :class:`Engine` needs of a connection; :class:`consumer.engine.http.EngineHttp`."""
+
+    async def post(self, path: str, body: Mapping[str, Any], timeout_seconds: float) -> Reply:
+        """Send ``body`` as JSON, once. Never raises for a fault of the network."""
+        ...
+
+    async def get(self, path: str, timeout_seconds: float) -> Reply:
+        """Fetch ``path``. Never raises for a fault of the network."""
+        ...
+
+
+class Renderer(Protocol):
+    """The model's own chat template and tokenizer."""
+
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None
+    ) -> list[int]:
+        """Return the prompt's token ids, the opening of the answer's turn included.
+
+        Raises:
+            ValueError: the template or the tokenizer refuses these messages (a fault of the row).
+            EngineError: the engine that renders could not be asked.
+        """
+        ...
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``, special tokens left out.
+
+        Raises:
+            EngineError: the engine that decodes could not be asked.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """One server's dialect."""
+
+    @property
+    def name(self) -> str:
+        """``sglang`` or ``llamacpp``."""
+        ...
+
+    def launch(self, spec: EngineSpec) -> Launch:
+        """Return how to start the server that ``spec`` describes.
+
+        Raises:
+            EngineError: the model or the engine is not there, with the step that brings it.
+        """
+        ...
+
+    def generate(self, request: GenerateRequest) -> tuple[str, dict[str, Any]]:
+        """Return path and body of a generation; only fields that the server is known to take."""
+        ...
+
+    def read(self, body: bytes) -> Answer:
+        """Parse a 200 answer.
+
+        Raises:
+            ValueError: it is not a whole, well-formed answer. Any bytes may be given.
+        """
+        ...
+
+    async def facts(self, http: Http, spec: EngineSpec) -> EngineFacts:
+        """Ask a ready server what it is.
+
+        Raises:
+            EngineError: it does not answer, or not in this dialect.
+        """
+        ...
+
+    async def load(self, http: Http) -> EngineLoad | None:
+        """Return a sample of its figures, or None if it does not answer in a few seconds."""
+        ...
+
+    async def ready(self, http: Http) -> bool:
+        """Return whether the server has loaded its model and takes requests."""
+        ...
+
+    async def abort(self, http: Http, rid: str) -> None:
+        """Ask that ``rid`` be given up. Promises nothing: closing the connection also counts."""
+        ...
+
+    async def forget(self, http: Http) -> bool:
+        """Drop cached prefixes; False if the server cannot or would not."""
+        ...
+
+    def renderer(self, spec: EngineSpec, http: Http) -> Renderer:
+        """Return what renders for this model; heavy loading waits for the first use."""
+        ...
+
+
+def check_ids(input_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse token ids that the model does not have: a single one kills some engines.
+
+    Raises:
+        ValueError: the prompt is empty, or names the first bad id and its place.
+    """
+    if not input_ids:
+        raise ValueError("the prompt has no tokens")
+    if min(input_ids) >= 0 and max(input_ids) < vocab_size:
+        return
+    place, bad = next((n, i) for n, i in enumerate(input_ids) if not 0 <= i < vocab_size)
+    raise ValueError(f"token id {bad} at position {place} is not in the vocabulary of {vocab_size}")
