@@ -1,0 +1,171 @@
+"""Connections to Redis or Valkey, checked before work starts.
+
+Retries are off: a script whose answer was lost is repeated by its caller, who knows that it is
+the same call (redis-py 8 would repeat it up to ten times by itself).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError as RedisConnectionError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+    TimeoutError as RedisTimeoutError,
+)
+from redis.retry import Retry
+
+from common.errors import QueueError, UsageError
+from common.settings import names_of, origin_of
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+
+MIN_VERSION = (7, 0)
+CONNECT_SECONDS = 5.0
+# Longer than any script of ours may run, and than any BLOCK of ours.
+ANSWER_SECONDS = 10.0
+
+
+def safe_url(url: str) -> str:
+    """Return a Redis URL without its password."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {
+        "client_name": f"genq-{name}",
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "protocol": 2,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_keepalive": True,
+        "socket_timeout": ANSWER_SECONDS,
+    }
+
+
+def open_client(settings: Settings, *, name: str) -> redis.asyncio.Redis:
+    """Return a client that has not connected yet, retries off.
+
+    Raises:
+        UsageError: the URL cannot be read.
+    """
+    url = settings.redis_url.get_secret_value()
+    try:
+        pool = redis.asyncio.ConnectionPool.from_url(
+            url, max_connections=32, retry=AsyncRetry(NoBackoff(), 0), **_options(name)
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"{safe_url(url)} is not a Redis URL.",
+            why=f"It comes from {origin_of('redis_url', {})}: {error}",
+            fix="For example: export GENQ_REDIS_URL=redis://127.0.0.1:6379/0",
+        ) from error
+    return redis.asyncio.Redis(connection_pool=pool)
+
+
+async def connect(settings: Settings, *, name: str) -> redis.asyncio.Redis:
+    """Return a client to a server that was found fit for the queue.
+
+    Raises:
+        QueueError: unreachable, refused, too old, in cluster mode, or set to evict keys.
+    """
+    client = open_client(settings, name=name)
+    try:
+        await check_server(client, settings)
+    except BaseException:
+        await client.aclose()
+        raise
+    return client
+
+
+def connect_sync(settings: Settings, *, name: str = "rq") -> redis.Redis:
+    """Return a blocking client for RQ's own classes, retries off."""
+    return redis.Redis.from_url(
+        settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0), **_options(name)
+    )
+
+
+async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[str]:
+    """Check the server; return warnings, each with the setting it names.
+
+    Raises:
+        QueueError: the server cannot be used as it is.
+    """
+    url = safe_url(settings.redis_url.get_secret_value())
+    try:
+        info = await client.info()
+    except (RedisError, OSError) as error:
+        raise explain(error, settings) from error
+    version = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2])
+    if version < MIN_VERSION:
+        raise QueueError(
+            f"Redis at {url} is too old.",
+            why=f"It is {info.get('redis_version')}; the queue needs 7.0 (or Valkey).",
+            fix="Start a newer server, for example Valkey 9 or Redis 7.4.",
+        )
+    if info.get("redis_mode") == "cluster":
+        raise QueueError(
+            f"Redis at {url} runs in cluster mode.",
+            why="A run's keys must be on one server.",
+            fix="Use a single server, with replicas and Sentinel if wanted.",
+        )
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise QueueError(
+            f"Redis at {url} would throw prompts away.",
+            why=f"maxmemory-policy is {policy}: under memory pressure it deletes keys.",
+            fix="redis-cli CONFIG SET maxmemory-policy noeviction",
+        )
+    if info.get("role") != "master":
+        raise QueueError(
+            f"Redis at {url} is a replica.", why="It takes no writes.", fix="Name the primary."
+        )
+    return await _durability_warnings(client, info)
+
+
+async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]) -> list[str]:
+    if not info.get("aof_enabled"):
+        return ["appendonly is off: a crash of Redis loses what it holds (CONFIG SET appendonly yes)"]
+    try:
+        fsync = (await client.config_get("appendfsync")).get("appendfsync", "always")
+    except (NoPermissionError, ResponseError):
+        return []  # an ACL may hide CONFIG; nothing is known, so nothing is said
+    if fsync != "always":
+        return [f"appendfsync is {fsync}: a crash can lose a second of work (always is safest)"]
+    return []
+
+
+def explain(error: BaseException, settings: Settings) -> QueueError:
+    """Return the QueueError that tells what a Redis failure means and what to do."""
+    url = safe_url(settings.redis_url.get_secret_value())
+    origin = origin_of("redis_url", {})
+    why = f"The address comes from {origin}: {error}"
+    text = str(error)
+    if isinstance(error, AuthenticationError) or "WRONGPASS" in text or "NOAUTH" in text:
+        return QueueError(
+            f"Redis at {url} refuses the password.",
+            why=why,
+            fix=f"Put user and password into {names_of('redis_url')[0]}: redis://USER:PASSWORD@HOST",
+        )
+    if isinstance(error, NoPermissionError):
+        return QueueError(
+            f"Redis at {url} denies a command.", why=why, fix="Give the user the rights in its ACL."
+        )
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)):
+        return QueueError(
+            f"Redis at {url} cannot be reached.",
+            why=why,
+            fix=f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}.",
+        )
+    return QueueError(f"Redis at {url} refused.", why=why)

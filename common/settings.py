@@ -1,0 +1,235 @@
+"""Settings of all services: flag > environment > genq.toml > default, each with its origin.
+
+The only module that knows pydantic-settings. Names that people already have are accepted beside
+ours (``REDIS_URL``, ``AWS_ACCESS_KEY_ID`` ...); ours begin with ``GENQ_``. Secrets never come from
+flags, so they are never in a process list.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from common.errors import UsageError
+
+if TYPE_CHECKING:
+    from common.queue.prompts import QueueLimits
+
+CONFIG_FILE_VARIABLE = "GENQ_CONFIG"
+CONFIG_FILE = "genq.toml"
+MIB = 1 << 20
+
+
+def _also(ours: str, *theirs: str) -> AliasChoices:
+    return AliasChoices(ours, *theirs)
+
+
+def _state_home() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "genq"
+
+
+class Settings(BaseSettings):
+    """What a service was told. Frozen; sizes in bytes, times in seconds."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GENQ_", frozen=True, extra="forbid", populate_by_name=True
+    )
+
+    # Where things are
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        validation_alias=_also("GENQ_REDIS_URL", "RQ_REDIS_URL", "REDIS_URL"),
+        description="Redis or Valkey, version 7 or later: redis://, rediss:// or unix://.",
+    )
+    store: str = Field("", description="Object storage: s3://bucket or s3://bucket/prefix.")
+    s3_endpoint: str = Field(
+        "https://s3.amazonaws.com",
+        validation_alias=_also("GENQ_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT"),
+        description="URL of the S3-compatible service.",
+    )
+    s3_access_key: SecretStr | None = Field(
+        None, validation_alias=_also("GENQ_S3_ACCESS_KEY", "AWS_ACCESS_KEY_ID")
+    )
+    s3_secret_key: SecretStr | None = Field(
+        None, validation_alias=_also("GENQ_S3_SECRET_KEY", "AWS_SECRET_ACCESS_KEY")
+    )
+    s3_session_token: SecretStr | None = Field(
+        None, validation_alias=_also("GENQ_S3_SESSION_TOKEN", "AWS_SESSION_TOKEN")
+    )
+    s3_region: str = Field(
+        "us-east-1", validation_alias=_also("GENQ_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+    )
+    state_dir: Path = Field(
+        default_factory=_state_home,
+        description="Private folder for locks, engine records and the sink's bitmap.",
+    )
+
+    # What consumers generate with
+    model: str = Field("", description="Model: a folder, a .gguf file or a name.")
+    engine: Literal["sglang", "llamacpp"] = "sglang"
+    gpus: str = Field("", description="For `rq worker-pool`: the GPUs of this host, as in 0,1,2,3.")
+
+    # The queue
+    lease_seconds: float = Field(60.0, gt=0, description="A dead consumer's items are back after.")
+    renew_seconds: float = Field(15.0, gt=0, description="How often leases are renewed.")
+    max_deliveries: int = Field(20, ge=1, description="Hand-outs of an item before it is given up.")
+    retry_base_seconds: float = Field(5.0, ge=0, description="Wait before an item's second attempt.")
+    retry_cap_seconds: float = Field(300.0, ge=0, description="Longest wait before an attempt.")
+    stream_entries: int = Field(20_000, ge=1, description="Results waiting for the sink, at most.")
+    stream_bytes: int = Field(512 * MIB, ge=1, description="The same, in bytes.")
+    result_ttl_seconds: int = Field(500, ge=1, description="How long RQ's tools show finished jobs.")
+
+    # The consumer
+    drain_seconds: float = Field(300.0, ge=0, description="Grace for requests in flight at SIGTERM.")
+    start_seconds: float = Field(1800.0, gt=0, description="Longest start of an engine.")
+    honesty: bool = Field(True, description="Check each engine's answers before its first item.")
+    metrics_port: int | None = Field(None, description="Prometheus endpoint on loopback.")
+
+    # The sink
+    sink_rows: int = Field(500, ge=1, description="A part is sealed at so many completions,")
+    sink_bytes: int = Field(64 * MIB, ge=1, description="or at so many bytes,")
+    sink_seconds: float = Field(60.0, gt=0, description="or after so long.")
+    sink_format: Literal["parquet", "jsonl.zst"] = "parquet"
+
+    # The producer
+    max_row_bytes: int = Field(10 * MIB, ge=1, description="Longest row that is accepted.")
+
+    # What is said
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take flags first, then the environment, then the file."""
+        del dotenv_settings, file_secret_settings
+        return (init_settings, env_settings, _TomlSource(settings_cls))
+
+    def limits(self) -> QueueLimits:
+        """Return the bounds that the queue's scripts work with."""
+        from common.queue.prompts import QueueLimits  # noqa: PLC0415 - keeps redis out of --help
+
+        return QueueLimits(
+            lease_seconds=self.lease_seconds,
+            stream_entries=self.stream_entries,
+            stream_bytes=self.stream_bytes,
+            max_deliveries=self.max_deliveries,
+            retry_base_seconds=self.retry_base_seconds,
+            retry_cap_seconds=self.retry_cap_seconds,
+            result_ttl_seconds=self.result_ttl_seconds,
+        )
+
+
+class _TomlSource(PydanticBaseSettingsSource):
+    """genq.toml in the working folder, or the file that GENQ_CONFIG names."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        del field, field_name
+        return None, "", False
+
+    def __call__(self) -> dict[str, Any]:
+        return config_file_values()
+
+
+def config_file() -> Path | None:
+    """Return the settings file in force, or None.
+
+    Raises:
+        UsageError: ``GENQ_CONFIG`` names a file that is not there.
+    """
+    named = os.environ.get(CONFIG_FILE_VARIABLE)
+    path = Path(named or CONFIG_FILE)
+    if path.is_file():
+        return path
+    if named:
+        raise UsageError(
+            f"The settings file {named} is not there.",
+            why=f"{CONFIG_FILE_VARIABLE}={named}",
+            fix=f"Create it, or: unset {CONFIG_FILE_VARIABLE}",
+        )
+    return None
+
+
+def config_file_values() -> dict[str, Any]:
+    """Return what genq.toml says; the top level holds names as in :class:`Settings`."""
+    path = config_file()
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read as TOML.", why=str(error)) from error
+
+
+def load_settings(**flags: object) -> Settings:
+    """Return the settings in force; flags that are None were not given.
+
+    Raises:
+        UsageError: a value cannot be used; names it, its place, and what is wrong with it.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = Settings(**given)  # type: ignore[arg-type]  # pydantic validates them
+    except ValidationError as error:
+        raise _usage_error(error, given) from error
+    if settings.renew_seconds > settings.lease_seconds / 3:
+        raise UsageError(
+            "Leases would be renewed too late.",
+            why=f"renew_seconds is {settings.renew_seconds}, lease_seconds {settings.lease_seconds}"
+            " (one lost renewal must not cost a lease).",
+            fix="Set renew_seconds to a third of lease_seconds or less.",
+        )
+    return settings
+
+
+def names_of(field: str) -> tuple[str, ...]:
+    """Return the environment variables that set ``field``, the strongest first."""
+    alias = Settings.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return tuple(str(choice) for choice in alias.choices)
+    return (f"GENQ_{field.upper()}",)
+
+
+def origin_of(field: str, flags: dict[str, Any]) -> str:
+    """Return where the value of ``field`` comes from: a flag, a variable, the file or default."""
+    if flags.get(field) is not None:
+        return f"--{field.replace('_', '-')}"
+    for variable in names_of(field):
+        if variable in os.environ:
+            return variable
+    if field in config_file_values():
+        return str(config_file())
+    return "default"
+
+
+def _usage_error(error: ValidationError, flags: dict[str, Any]) -> UsageError:
+    first = error.errors()[0]
+    place = str(first["loc"][0]) if first["loc"] else "settings"
+    field = next(
+        (name for name in Settings.model_fields if place in (name, *names_of(name))), None
+    )
+    if field is None:
+        return UsageError(
+            f"{place!r} is not a setting.",
+            why=f"It stands in {config_file() or 'the environment'}.",
+            fix="`gen-producer --help` and genq.toml.example list the names.",
+        )
+    secret = "key" in field or "token" in field or "url" in field
+    value = "(hidden)" if secret else repr(first.get("input"))
+    return UsageError(
+        f"{field} cannot be {value}: {first['msg']}.",
+        why=f"It comes from {origin_of(field, flags)}.",
+        fix=Settings.model_fields[field].description or "",
+    )
