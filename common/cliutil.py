@@ -1,1 +1,136 @@
-"""What every command shares: one way to end, one way to print."""
+"""What every command shares: how it ends, and how an error looks.
+
+Commands return an exit code or raise a GenqError; here, and only here, errors become three lines
+on stderr (what, why, what to do) or, with ``--json``, one JSON object there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from common.errors import Exit, GenqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEBUG_VARIABLE = "GENQ_DEBUG"
+REPORT = "This is a bug in genq. Please report it with the lines above."
+
+
+def run_cli(command: click.Command) -> NoReturn:
+    """Run a click command as a program: every way out has a documented exit code."""
+    try:
+        code = command.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(Exit.USAGE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _say("Interrupted. Nothing is lost; the same command goes on.")
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _ignore_broken_pipe()
+        sys.exit(Exit.DONE)
+    except GenqError as error:
+        show_error(error)
+        sys.exit(error.exit_code)
+    except Exception:  # noqa: BLE001 - the last place: a bug of ours is shown, and said to be one
+        traceback.print_exc()
+        _say(REPORT)
+        sys.exit(Exit.BUG)
+    sys.exit(code if isinstance(code, int) else Exit.DONE)
+
+
+def show_error(error: GenqError) -> None:
+    """Print an error on stderr, as JSON if ``--json`` was given."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    if "--json" in sys.argv:
+        from common.codec import dumps  # noqa: PLC0415 - keeps zstd out of --help
+
+        body = {
+            "error": type(error).__name__,
+            "exit_code": int(error.exit_code),
+            "what": error.what,
+            "why": error.why,
+            "fix": error.fix,
+        }
+        _say(dumps(body).decode())
+        return
+    _say(f"Error: {error.what}")
+    for part in (error.why, error.fix):
+        if part:
+            _say("  " + part.replace("\n", "\n  "))
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _ignore_broken_pipe() -> None:
+    # The interpreter would flush stdout once more at exit, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size such as ``64MiB``, ``1.5GB`` or ``1000`` in bytes.
+
+    Raises:
+        click.BadParameter: it is not a size.
+    """
+    units = {"": 1, "B": 1}
+    for power, letter in enumerate("KMGT", start=1):
+        units[f"{letter}B"] = 1000**power
+        units[f"{letter}IB"] = units[letter] = 1024**power
+    number = text.strip().rstrip("BbIiKkMmGgTt").strip()
+    unit = text.strip()[len(number) :].strip().upper()
+    try:
+        return int(float(number) * units[unit])
+    except (KeyError, ValueError, OverflowError) as error:
+        raise click.BadParameter(f"{text!r} is not a size; for example 64MiB") from error
+
+
+class Bytes(click.ParamType):
+    """A size on the command line."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        del param, ctx
+        return value if isinstance(value, int) else parse_bytes(value)
+
+
+def version_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the ``--version`` flag, which reads the version only when asked."""
+
+    def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+        if not value:
+            return
+        click.echo(f"genq {genq_version()}")
+        ctx.exit()
+
+    return click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show the version.",
+    )
+
+
+def genq_version() -> str:
+    """Return the installed version of genq."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return version("genq")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,1 @@
+"""What services say of themselves: logs and metrics."""
