@@ -31,7 +31,7 @@ def run_name(text: str) -> RunName:
     if not _RUN.fullmatch(text):
         raise UsageError(
             f"{text!r} cannot name a run.",
-            why="A name has 1 to 63 of the characters a-z, 0-9 and '-', and begins with one of the first two.",
+            why="A name has 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'.",
             fix=f"For example: --run {suggest_run_name(text)}",
         )
     return RunName(text)

@@ -32,8 +32,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from common.ids import RunName, WorkerName
+if TYPE_CHECKING:
+    from common.ids import RunName, WorkerName
 
 # RQ reads the same variable (rq.defaults); importing rq only for this would cost 0.2 s of start-up.
 _RQ = os.environ.get("RQ_KEY_PREFIX", "rq")

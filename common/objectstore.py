@@ -10,18 +10,20 @@ from __future__ import annotations
 import hashlib
 import io
 import secrets
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import stamina
 import urllib3
 from minio import Minio
-from minio.credentials import (
+from minio.credentials.providers import (
     AWSConfigProvider,
     ChainedProvider,
     EnvAWSProvider,
@@ -37,7 +39,7 @@ from common.ids import RunName, run_name
 from common.settings import names_of, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from common.settings import Settings
 
@@ -293,7 +295,7 @@ class S3Store:
         url = url._replace(query="")
         digest = hashlib.sha256(data).hexdigest()
         now = datetime.now(UTC)
-        headers = {
+        headers: dict[str, str | list[str] | tuple[str]] = {
             "Content-Type": content_type,
             "Host": url.netloc,
             "If-None-Match": "*",
@@ -314,7 +316,9 @@ class S3Store:
             date=now,
         )
         try:
-            answer = self._http.request("PUT", url.geturl(), body=data, headers=signed)
+            answer = self._http.request(
+                "PUT", url.geturl(), body=data, headers=cast("dict[str, str]", signed)
+            )
         except (urllib3.exceptions.HTTPError, OSError):
             return Created.UNKNOWN
         by_status = {200: Created.CREATED, 412: Created.EXISTS, 409: Created.CONFLICT}
@@ -333,7 +337,7 @@ class S3Store:
             answer.release_conn()
         expected = answer.headers.get("content-length")
         if expected is not None and int(expected) != len(data):
-            raise urllib3.exceptions.IncompleteRead(len(data), int(expected))  # type: ignore[no-untyped-call]
+            raise urllib3.exceptions.IncompleteRead(len(data), int(expected))
         return data
 
     def stat(self, key: str) -> ObjectStat | None:
@@ -355,20 +359,20 @@ class S3Store:
         """See :class:`ObjectStore`; each page is retried, and the listing goes on behind it."""
         last = start_after
         while True:
-            page = self._call("list", prefix, lambda last=last: self._page(prefix, last))
+            page = self._call("list", prefix, partial(self._page, prefix, last))
             yield from page
             if not page:
                 return
             last = page[-1].key
 
-    def _page(self, prefix: str, start_after: str) -> list[ObjectStat]:
+    def _page(self, prefix: str, start_after: str) -> Sequence[ObjectStat]:
         objects = self._minio.list_objects(
             self._bucket,
             self._prefix + prefix,
             recursive=True,
             start_after=self._prefix + start_after if start_after else None,
         )
-        page: list[ObjectStat] = []
+        page: deque[ObjectStat] = deque()
         for found in objects:
             key = str(found.object_name).removeprefix(self._prefix)
             page.append(ObjectStat(key, found.size or 0, (found.etag or "").strip('"')))
@@ -399,7 +403,7 @@ class S3Store:
             if second is Created.CREATED or self.get(f"{key}-b") != b"b":
                 raise StoreError(
                     f"{self.url} ignores If-None-Match, so two sinks could overwrite each other.",
-                    why=f"A second conditional PUT of the same key was accepted by {self.endpoint}.",
+                    why=f"{self.endpoint} accepted a second conditional PUT of the same key.",
                     fix="Use a store that honours it, or a single sink: gen-sink --single-writer",
                 )
             found = self.stat(f"{key}-b")
@@ -433,7 +437,7 @@ class S3Store:
         raise AssertionError("stamina ends with an answer or an error")
 
     def _refuse(self, verb: str, key: str, error: BaseException | None) -> NoReturn:
-        code = error.code if isinstance(error, S3Error) else ""
+        code = (error.code or "") if isinstance(error, S3Error) else ""
         where = f"{self.url}/{key}"
         if code in _GONE:
             raise ObjectMissingError(f"{where} is not there.", why=str(error)) from error

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common.ids import Epoch, Item, RunName, Token, WorkerName
+if TYPE_CHECKING:
+    from common.ids import Epoch, Item, RunName, Token, WorkerName
 
 RUN_VERSION = 1
 RESULT_VERSION = 1
-
 
 
 class Verdict(StrEnum):

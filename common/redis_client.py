@@ -15,10 +15,14 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
-    ConnectionError as RedisConnectionError,
     NoPermissionError,
     RedisError,
     ResponseError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 from redis.retry import Retry
@@ -136,7 +140,9 @@ async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[
 
 async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]) -> list[str]:
     if not info.get("aof_enabled"):
-        return ["appendonly is off: a crash of Redis loses what it holds (CONFIG SET appendonly yes)"]
+        return [
+            "appendonly is off: a crash of Redis loses what it holds (CONFIG SET appendonly yes)"
+        ]
     try:
         fsync = (await client.config_get("appendfsync")).get("appendfsync", "always")
     except (NoPermissionError, ResponseError):

@@ -78,17 +78,17 @@ class Settings(BaseSettings):
     # The queue
     lease_seconds: float = Field(60.0, gt=0, description="A dead consumer's items are back after.")
     renew_seconds: float = Field(15.0, gt=0, description="How often leases are renewed.")
-    max_deliveries: int = Field(20, ge=1, description="Hand-outs of an item before it is given up.")
-    retry_base_seconds: float = Field(5.0, ge=0, description="Wait before an item's second attempt.")
+    max_deliveries: int = Field(20, ge=1, description="Hand-outs of an item, at most.")
+    retry_base_seconds: float = Field(5.0, ge=0, description="Wait before a second attempt.")
     retry_cap_seconds: float = Field(300.0, ge=0, description="Longest wait before an attempt.")
-    stream_entries: int = Field(20_000, ge=1, description="Results waiting for the sink, at most.")
+    stream_entries: int = Field(20_000, ge=1, description="Results waiting for the sink.")
     stream_bytes: int = Field(512 * MIB, ge=1, description="The same, in bytes.")
-    result_ttl_seconds: int = Field(500, ge=1, description="How long RQ's tools show finished jobs.")
+    result_ttl_seconds: int = Field(500, ge=1, description="How long RQ shows finished jobs.")
 
     # The consumer
-    drain_seconds: float = Field(300.0, ge=0, description="Grace for requests in flight at SIGTERM.")
+    drain_seconds: float = Field(300.0, ge=0, description="Grace for requests at SIGTERM.")
     start_seconds: float = Field(1800.0, gt=0, description="Longest start of an engine.")
-    honesty: bool = Field(True, description="Check each engine's answers before its first item.")
+    honesty: bool = Field(default=True, description="Check each engine's answers before it works.")
     metrics_port: int | None = Field(None, description="Prometheus endpoint on loopback.")
 
     # The sink
@@ -217,9 +217,7 @@ def origin_of(field: str, flags: dict[str, Any]) -> str:
 def _usage_error(error: ValidationError, flags: dict[str, Any]) -> UsageError:
     first = error.errors()[0]
     place = str(first["loc"][0]) if first["loc"] else "settings"
-    field = next(
-        (name for name in Settings.model_fields if place in (name, *names_of(name))), None
-    )
+    field = next((name for name in Settings.model_fields if place in (name, *names_of(name))), None)
     if field is None:
         return UsageError(
             f"{place!r} is not a setting.",
