@@ -1,0 +1,85 @@
+"""How many requests to keep in flight: enough that the engine never starves, few enough that it
+neither retracts nor refuses. Pure: figures in, a number out.
+
+The window doubles from small while the engine takes everything, then creeps up to a little over
+the engine's own limit (a short queue inside it hides our latency), and gives way at once when the
+engine retracts, refuses, or lets requests wait.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from consumer.engine.api import EngineLoad
+
+START = 8
+OVERSHOOT = 0.25  # of the engine's running limit: a queue inside it, so that it never starves
+WAITING_SHARE = 0.35  # more of its limit than this waiting is only latency
+FULL_USAGE = 0.92  # of the token pool: grow no further
+TIGHT_USAGE = 0.98  # give way
+SATURATED = 0.9  # of the window in use, or there is no reason to grow
+CALM_SAMPLES = 5  # samples without growth after the window gave way
+
+
+@dataclass(slots=True)
+class Window:
+    """The number of requests to have in flight, steered by :meth:`observe`.
+
+    ``1 <= size <= ceiling`` always holds.
+    """
+
+    max_running: int
+    size: int = 0
+    _ramping: bool = True
+    _calm: int = 0
+    _retractions: int | None = None
+
+    def __post_init__(self) -> None:
+        self.max_running = max(1, self.max_running)
+        self.size = min(self.ceiling, START)
+
+    @property
+    def ceiling(self) -> int:
+        """The largest size: the engine's limit, and a short queue before it."""
+        return self.max_running + max(1, math.ceil(self.max_running * OVERSHOOT))
+
+    def observe(self, load: EngineLoad, *, in_flight: int) -> int:
+        """Take one sample of the engine's figures; return the new size."""
+        before = load.retractions if self._retractions is None else self._retractions
+        self._retractions = load.retractions
+        if load.retractions > before:
+            self._give_way(min(self.size, in_flight) * 0.85)
+        elif load.token_usage >= TIGHT_USAGE and load.waiting:
+            self._give_way(self.size * 0.95)
+        elif load.waiting > self._patience:
+            self._give_way(self.size - (load.waiting - self._patience))
+        elif self._calm > 0:
+            self._calm -= 1
+        elif in_flight >= self.size * SATURATED and load.token_usage < FULL_USAGE:
+            self._grow()
+        return self.size
+
+    def pushed_back(self) -> int:
+        """Take a 429 or 503: the engine refuses more; return the new size.
+
+        One refusal seldom comes alone; those that follow before the next sample count once.
+        """
+        if self._calm < CALM_SAMPLES:
+            self._give_way(self.size * 0.7)
+        return self.size
+
+    @property
+    def _patience(self) -> int:
+        return max(2, math.ceil(self.max_running * WAITING_SHARE))
+
+    def _grow(self) -> None:
+        step = self.size if self._ramping else max(1, self.size // 20)
+        self.size = min(self.ceiling, self.size + step)
+        if self.size == self.ceiling:
+            self._ramping = False
+
+    def _give_way(self, size: float) -> None:
+        self.size = max(1, min(self.size, math.floor(size)))
+        self._ramping = False
+        self._calm = CALM_SAMPLES

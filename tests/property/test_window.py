@@ -1,0 +1,79 @@
+"""The window keeps its bounds whatever the engine says, and gives way when it must."""
+
+from __future__ import annotations
+
+from hypothesis import given, strategies as st
+
+from consumer.engine.api import EngineLoad
+from consumer.generation.window import Window
+
+loads = st.builds(
+    EngineLoad,
+    running=st.integers(0, 5000),
+    waiting=st.integers(0, 5000),
+    token_usage=st.floats(0, 1.2),
+    generated_tokens=st.integers(0),
+    retractions=st.integers(0, 100),
+)
+events = st.lists(st.tuples(st.one_of(st.none(), loads), st.integers(0, 6000)), max_size=60)
+
+
+@given(max_running=st.integers(-3, 5000), events=events)
+def test_the_size_stays_between_one_and_the_ceiling(max_running, events) -> None:
+    window = Window(max_running)
+    for load, in_flight in events:
+        size = window.pushed_back() if load is None else window.observe(load, in_flight=in_flight)
+        assert size == window.size
+        assert 1 <= size <= window.ceiling
+        assert window.ceiling <= max(2, window.max_running * 1.3 + 1)
+
+
+@given(max_running=st.integers(1, 5000), events=events)
+def test_it_never_grows_on_trouble_or_for_nothing(max_running, events) -> None:
+    window = Window(max_running)
+    retractions = 0
+    for n, (load, in_flight) in enumerate(events):
+        before = window.size
+        if load is None:
+            assert window.pushed_back() <= before
+            continue
+        trouble = (n > 0 and load.retractions > retractions) or in_flight < before * 0.9
+        retractions = load.retractions
+        if window.observe(load, in_flight=in_flight) > before:
+            assert not trouble
+            assert load.token_usage < 0.95
+
+
+def calm(window: Window, **changes) -> EngineLoad:
+    fields = {"running": window.size, "waiting": 0, "token_usage": 0.5}
+    return EngineLoad(**{**fields, "generated_tokens": 0, "retractions": 0, **changes})
+
+
+@given(max_running=st.integers(1, 5000))
+def test_a_willing_engine_is_filled_in_a_dozen_samples(max_running) -> None:
+    window = Window(max_running)
+    for _ in range(12):
+        window.observe(calm(window), in_flight=window.size)
+    assert window.size == window.ceiling
+    assert window.size > max_running
+
+
+@given(max_running=st.integers(16, 5000))
+def test_it_recovers_after_a_retraction(max_running) -> None:
+    window = Window(max_running, size=0)
+    for _ in range(12):
+        window.observe(calm(window), in_flight=window.size)
+    window.observe(calm(window, retractions=3), in_flight=window.size)
+    low = window.size
+    assert low < window.ceiling
+    for _ in range(400):
+        window.observe(calm(window, retractions=3), in_flight=window.size)
+    assert window.size == window.ceiling
+
+
+def test_a_burst_of_refusals_counts_once() -> None:
+    window = Window(100)
+    for _ in range(12):
+        window.observe(calm(window), in_flight=window.size)
+    first = window.pushed_back()
+    assert [window.pushed_back() for _ in range(50)] == [first] * 50
