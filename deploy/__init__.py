@@ -1,0 +1,1 @@
+"""How the services are run: the local stack, and the files for real installations."""

@@ -1,0 +1,85 @@
+"""Fixtures for all tests. Each test process (each pytest-xdist worker) has its own servers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from common.objectstore import S3Store, open_store
+from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
+from tests.support import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from deploy.embedded import RedisServer, S3Server
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer's shell says must not reach the tests."""
+    names = {name for field in Settings.model_fields for name in names_of(field)}
+    for name in [*names, CONFIG_FILE_VARIABLE]:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def _redis_session() -> Iterator[RedisServer]:
+    with servers.redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(_redis_session: RedisServer) -> RedisServer:
+    """The session's Valkey, empty. Do not stop it: `servers.redis_server()` gives one to break."""
+    with redis.Redis.from_url(_redis_session.url) as client:
+        client.flushall()
+        client.function_flush()
+        client.script_flush()
+    return _redis_session
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The session's S3 server. Do not stop it: `servers.s3_server()` gives one to break."""
+    with servers.s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store_settings(s3_server: S3Server) -> dict[str, str]:
+    """The settings (for `load_settings`) that lead to a fresh prefix of the session's store."""
+    return s3_server.settings(prefix=f"t{secrets.token_hex(6)}")
+
+
+@pytest.fixture
+def store(store_settings: dict[str, str]) -> S3Store:
+    return open_store(load_settings(**store_settings))
+
+
+@pytest.fixture
+def settings(redis_url: str, store_settings: dict[str, str], tmp_path: Path) -> Settings:
+    """The settings of a service that uses the session's servers and a state folder of its own."""
+    return load_settings(redis_url=redis_url, state_dir=tmp_path / "state", **store_settings)
+
+
+@pytest.fixture
+def service_env(redis_url: str, store_settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment for a service in a subprocess: the same as `settings`."""
+    ours = {f"GENQ_{name.upper()}": value for name, value in store_settings.items()}
+    return {
+        **os.environ,
+        **ours,
+        "GENQ_REDIS_URL": redis_url,
+        "GENQ_STATE_DIR": str(tmp_path / "state"),
+    }
