@@ -1,0 +1,139 @@
+"""The house rules that a machine can check: who may import what, where names are spelled."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("common", "consumer", "deploy", "producer")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# Library -> the only places that may import it.
+OWNERS = {
+    "aiohttp": ("consumer/engine/http.py",),
+    "minio": ("common/s3.py",),
+    "urllib3": ("common/s3.py",),
+    "optuna": ("consumer/tuning/search.py",),
+    "pyarrow": ("common/parts/parquet.py", "producer/sources/parquet.py"),
+    "pydantic": ("common/settings.py", "producer/sources/"),
+    "pydantic_settings": ("common/settings.py",),
+    "redis": ("common/redis_client.py", "common/queue/"),
+    "rq": ("common/queue/job.py", "consumer/reporter.py"),
+    "transformers": ("consumer/engine/",),
+}
+FORBIDDEN = {"pickle", "dill", "marshal", "shelve", "yaml"}
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def functions_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_libraries_are_imported_by_their_owners_only(path):
+    for library in set(imports_of(path)):
+        owners = OWNERS.get(library)
+        assert owners is None or relative(path).startswith(owners), (
+            f"{relative(path)} imports {library}, which belongs to {owners}"
+        )
+        assert library not in FORBIDDEN, f"{relative(path)} imports {library}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_code_is_made_from_data(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"eval", "exec", "__import__"}, relative(path)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_redis_keys_are_spelled_in_one_file(path):
+    if relative(path) == "common/keys.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not re.match(r"(rq|genq):[a-z]", node.value), (
+                f"{relative(path)}:{node.lineno} spells the key {node.value!r}"
+            )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_file_and_no_function_outgrows_its_room(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES, f"{relative(path)} has {lines} lines"
+    for node in functions_of(path):
+        size = node.end_lineno - node.lineno + 1
+        assert size <= MAX_FUNCTION_LINES, f"{relative(path)}:{node.lineno} has {size} lines"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_tests_wait_for_signals_and_do_not_sleep(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep":
+            line = path.read_text(encoding="utf-8").splitlines()[node.lineno - 1]
+            assert "# poll:" in line, f"{relative(path)}:{node.lineno} sleeps without a reason"
+
+
+def test_each_guarantee_names_a_test_that_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.partition("## Guarantees")[2].partition("\n## ")[0]
+    named = re.findall(r"`((?:tests/)[\w/]+\.py)::(\w+)`", table)
+    rows = re.findall(r"^\| \*\*G\d", table, flags=re.MULTILINE)
+    assert len(rows) >= 7, "one row a guarantee, G1 to G7"
+    assert named, "the table names no test"
+    for file, test in named:
+        source = ROOT / file
+        assert source.is_file(), f"{file} does not exist"
+        names = {
+            node.name
+            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        } | set(re.findall(r"^(\w+) = ", source.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        assert test in names, f"{file} has no {test}"
+
+
+def test_each_source_file_has_a_row_in_the_architecture_page():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    missing = [
+        relative(path)
+        for path in SOURCES
+        if path.name not in {"__init__.py", "__main__.py"} and path.name not in text
+    ]
+    assert not missing, f"ARCHITECTURE.md does not know {missing}"
+
+
+def test_no_machine_s_path_is_in_a_tracked_file():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=30
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")  # an unpacked source archive
+    for name in listed.stdout.decode().split("\0"):
+        path = ROOT / name
+        if not name or not path.is_file() or path.suffix in {".gz", ".zst", ".parquet", ".png"}:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"/(home|root|Users)/[A-Za-z0-9_.-]+/", text)
+        assert not found, f"{name} holds the path {found.group()}"
