@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from common.objectstore import S3Store, open_store
+from common.objectstore import ObjectStore, open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from tests.support import servers
 
@@ -63,7 +63,7 @@ def store_settings(s3_server: S3Server) -> dict[str, str]:
 
 
 @pytest.fixture
-def store(store_settings: dict[str, str]) -> S3Store:
+def store(store_settings: dict[str, str]) -> ObjectStore:
     return open_store(load_settings(**store_settings))
 
 

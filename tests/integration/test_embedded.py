@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from common.errors import GenqError, UsageError
-from common.objectstore import S3Store, open_store
+from common.objectstore import ObjectStore, open_store
 from common.settings import Settings, load_settings
 from deploy import embedded, processes
 from tests.support import servers
@@ -68,7 +68,7 @@ def test_s3_keeps_what_it_acknowledged_through_a_kill_and_other_ports(tmp_path: 
     assert not list(embedded.SOCKET_FOLDER.glob(f"seaweedfs-*-{again.ports[3]}.sock"))
 
 
-def test_the_store_of_a_test_passes_the_probe_and_is_empty(store: S3Store, settings: Settings):
+def test_the_store_of_a_test_passes_the_probe_and_is_empty(store: ObjectStore, settings: Settings):
     store.probe()
     assert list(store.list("")) == []
     assert settings.store.startswith("s3://")
