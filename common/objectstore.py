@@ -73,6 +73,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes:
         """Return an object. Raises ObjectMissingError."""
 
+    def read_range(self, key: str, offset: int, size: int, *, etag: str) -> bytes:
+        """Return bytes of an object; refused if it is no longer the version that ``etag`` names."""
+
     def stat(self, key: str) -> ObjectStat | None:
         """Return what is known of an object, or None if there is none."""
 

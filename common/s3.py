@@ -176,8 +176,18 @@ class S3Store:
         """See :class:`ObjectStore`."""
         return self._call("read", key, lambda: self._read(key))
 
-    def _read(self, key: str) -> bytes:
-        answer = self._minio.get_object(self._bucket, self._prefix + key)
+    def read_range(self, key: str, offset: int, size: int, *, etag: str) -> bytes:
+        """See :class:`ObjectStore`."""
+        return self._call("read", key, lambda: self._read(key, offset, size, etag))
+
+    def _read(self, key: str, offset: int = 0, size: int = 0, etag: str = "") -> bytes:
+        answer = self._minio.get_object(
+            self._bucket,
+            self._prefix + key,
+            offset=offset,
+            length=size,
+            request_headers={"If-Match": f'"{etag}"'} if etag else None,
+        )
         try:
             data = bytes(answer.read())
         finally:

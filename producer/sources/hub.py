@@ -1,0 +1,69 @@
+"""Data sets of the Hugging Face hub, streamed by the ``datasets`` package where it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from common.errors import InputError, UsageError
+from producer.sources.parquet import row_of
+from producer.sources.records import Fault, Place, Raw
+from producer.sources.url import HUB_SCHEME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OPTIONS = ("split", "config", "revision")
+
+
+def read_hub(address: str) -> Iterator[Raw | Fault]:
+    """Yield the rows of ``hf://OWNER/NAME[/FILES][?split=S&config=C&revision=R]``, or a folder.
+
+    The split is ``train`` unless another is named. ``hf://datasets/...`` means the same.
+
+    Raises:
+        UsageError: ``datasets`` is not installed, or an option is unknown.
+        InputError: the data set cannot be had.
+    """
+    try:
+        from datasets import load_dataset  # noqa: PLC0415 - an extra, and seconds to import
+    except ImportError as error:
+        raise UsageError(
+            f"{address} is read by the package `datasets`, which is not installed.",
+            why=str(error),
+            fix="pip install datasets    (or download the files and name them)",
+        ) from error
+    arguments = _arguments(address)
+    number = 0
+    try:
+        for value in load_dataset(**arguments, streaming=True):
+            number += 1
+            yield row_of(Place(address, number), value)
+    except Exception as error:  # the package raises whatever its layers raise
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{address} cannot be read (at row {number + 1}).",
+            why=text,
+            fix="Check the name, the split, HF_TOKEN, and that this machine reaches the hub.",
+        ) from error
+
+
+def _arguments(address: str) -> dict[str, Any]:
+    place, _, query = address.removeprefix(HUB_SCHEME).partition("?")
+    options = dict(parse_qsl(query))
+    if unknown := set(options) - set(_OPTIONS):
+        raise UsageError(
+            f"{address}: unknown option {min(unknown)!r}.",
+            fix=f"Options are {', '.join(_OPTIONS)}: hf://OWNER/NAME?split=train",
+        )
+    arguments: dict[str, Any] = {
+        "split": options.get("split", "train"),
+        "name": options.get("config"),
+        "revision": options.get("revision"),
+    }
+    if place.startswith("/"):
+        return {"path": place, **arguments}
+    owner, name, *files = place.removeprefix("datasets/").split("/", 2)
+    if "@" in name:
+        name, arguments["revision"] = name.split("@", 1)
+    return {"path": f"{owner}/{name}", "data_files": files[0] if files else None, **arguments}
