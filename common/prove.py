@@ -1,0 +1,294 @@
+"""Proof from storage alone: what of a run is committed, once each, and complete.
+
+Nothing here asks Redis. Memory is bounded by one bit an item and one part at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from common import codec
+from common.build import build
+from common.errors import StoreError
+from common.objectstore import ObjectMissingError, RunPaths
+from common.parts import codec_for
+from common.parts.bits import Bits
+from common.parts.chain import check_end, part_number, read_format, walk
+from common.parts.index import PartIndex, describe_part, read_index
+from common.records import RunManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from common.ids import RunName
+    from common.objectstore import ObjectStat, ObjectStore
+    from common.records import ShardInfo
+
+MAX_PROBLEMS = 100  # named one by one; the rest are counted
+_SHARD_LIMIT_BYTES = 16 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What storage says of a run. It is proven if there are no problems."""
+
+    complete: bool  # every item is committed or in failed.jsonl, and _SUCCESS says so
+    unique: bool  # no item is committed twice
+    items: int
+    committed: int
+    dead: int
+    parts: int
+    problems: list[str] = field(default_factory=list)  # each names the object
+    verdicts: dict[str, int] = field(default_factory=dict)
+
+
+def input_fingerprint(digests: Iterable[str]) -> str:
+    """Return the fingerprint of a run's rows from the sha256 (hex) of its shards, in order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
+    """Return run.json.
+
+    Raises:
+        StoreError: it is missing (ObjectMissingError) or damaged.
+    """
+    key = RunPaths(run).run_json
+    try:
+        return build(RunManifest, codec.loads(store.get(key)))
+    except ValueError as error:
+        raise StoreError(f"{store.url}/{key} is damaged.", why=str(error)) from error
+
+
+def committed_items(store: ObjectStore, manifest: RunManifest) -> bytes:
+    """Return a bitmap of the committed items: item k is bit ``7 - k % 8`` of byte ``k // 8``.
+
+    Raises:
+        StoreError: the store could not be asked, a part is damaged, or one was deleted.
+    """
+    paths = RunPaths(manifest.run)
+    bits = Bits(manifest.items)
+    suffix = read_format(store, paths)
+    if suffix is None:
+        return bits.to_bytes()
+    end = 0
+    for found in walk(store, paths, suffix):
+        bits.add_all(item for item in found.index.items if item < manifest.items)
+        end += 1
+    check_end(store, paths, suffix, end)
+    return bits.to_bytes()
+
+
+def prove(store: ObjectStore, run: RunName, *, deep: bool = True) -> Proof:
+    """Return the proof of a run; ``deep`` reads every part instead of trusting its index.
+
+    Raises:
+        StoreError: the store could not be asked, or the run has no run.json.
+    """
+    prover = _Prover(store, read_manifest(store, run), deep=deep)
+    prover.check_input()
+    prover.check_parts()
+    prover.check_failed()
+    prover.check_end()
+    return prover.proof()
+
+
+class _Prover:
+    """Collects the proof, object by object."""
+
+    def __init__(self, store: ObjectStore, manifest: RunManifest, *, deep: bool) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._deep = deep
+        self._paths = RunPaths(manifest.run)
+        self._committed = Bits(manifest.items)
+        self._accounted = Bits(manifest.items)
+        self._verdicts: Counter[str] = Counter()
+        self._listed = self._read_listed()
+        self._success = self._read_json(self._paths.success)
+        self._problems: list[str] = []
+        self._more_problems = 0
+        self._parts = self._repeated = self._dead = 0
+
+    def proof(self) -> Proof:
+        problems = list(self._problems)
+        if self._more_problems:
+            problems.append(f"... and {self._more_problems} more problems")
+        missing = self._manifest.items - len(self._accounted)
+        return Proof(
+            complete=missing == 0 and self._success is not None,
+            unique=self._repeated == 0,
+            items=self._manifest.items,
+            committed=len(self._committed),
+            dead=self._dead,
+            parts=self._parts,
+            problems=problems,
+            verdicts=dict(self._verdicts),
+        )
+
+    def check_input(self) -> None:
+        """Check the prompt shards against run.json: digests, counts, and the fingerprint."""
+        manifest = self._manifest
+        key = self._paths.run_json
+        rows = 0
+        for number, shard in enumerate(manifest.shards):
+            if shard.first_row != rows:
+                self._say(key, f"shard {number} begins at row {shard.first_row}, not {rows}")
+            rows = shard.first_row + shard.rows
+            self._check_shard(number, shard)
+        if rows != manifest.rows:
+            self._say(key, f"its shards hold {rows} rows, not {manifest.rows}")
+        if input_fingerprint(shard.sha256 for shard in manifest.shards) != manifest.fingerprint:
+            self._say(key, "the fingerprint is not that of its shards")
+
+    def _check_shard(self, number: int, shard: ShardInfo) -> None:
+        key = self._paths.prompts(self._manifest.fingerprint, number)
+        try:
+            lines = codec.decompress(self._store.get(key), limit_bytes=_SHARD_LIMIT_BYTES)
+        except ObjectMissingError:
+            self._say(key, "is missing")
+            return
+        except ValueError as error:
+            self._say(key, f"is damaged: {error}")
+            return
+        if hashlib.sha256(lines).hexdigest() != shard.sha256:
+            self._say(key, "its rows are not those that run.json names")
+        rows = lines.count(b"\n")
+        if rows != shard.rows:
+            self._say(key, f"holds {rows} rows, not {shard.rows}")
+
+    def check_parts(self) -> None:
+        """Check each part: in the chain, whole, as its index and the manifest describe it."""
+        suffix = read_format(self._store, self._paths)
+        for stat in self._store.list(self._paths.data_prefix):
+            named = part_number(self._paths, stat.key)
+            if named is None or named[1] != suffix:
+                self._say(stat.key, "is not one of the run's parts")
+                continue
+            number = named[0]
+            if number != self._parts:
+                self._say(self._paths.part(self._parts, named[1]), "is missing")
+            self._parts = number + 1
+            index = self._check_part(stat, number, named[1])
+            if index is not None:
+                self._take(index, stat.key)
+
+    def _check_part(self, stat: ObjectStat, number: int, suffix: str) -> PartIndex | None:
+        key = self._paths.index(number)
+        index = read_index(self._store, self._paths, number)
+        if index is None:
+            self._say(key, "is missing or damaged")
+        if index is None or self._deep:
+            found = self._open(stat, number, suffix)
+            if found is None:
+                return None
+            if index is not None and index != found:
+                self._say(key, f"does not describe {stat.key}")
+            index = found
+        elif stat.size != index.bytes:
+            self._say(stat.key, f"has {stat.size} bytes, {key} says {index.bytes}")
+        if len(stat.etag) == len(index.md5) and stat.etag != index.md5:
+            self._say(stat.key, f"has ETag {stat.etag}, its bytes have MD5 {index.md5}")
+        listed = self._listed.get(number)
+        if listed is not None and listed.get("sha256") != index.sha256:
+            self._say(stat.key, f"is not the part that {self._paths.manifest} lists")
+        return index
+
+    def _open(self, stat: ObjectStat, number: int, suffix: str) -> PartIndex | None:
+        try:
+            return describe_part(number, codec_for(suffix), self._store.get(stat.key))
+        except ObjectMissingError:
+            self._say(stat.key, "is listed, but cannot be read")
+        except ValueError as error:
+            self._say(stat.key, f"is damaged: {error}")
+        return None
+
+    def _take(self, index: PartIndex, key: str) -> None:
+        if len(index.items) != index.rows:
+            self._say(key, f"names {len(index.items)} items for {index.rows} rows")
+        for item in index.items:
+            if not 0 <= item < self._manifest.items:
+                self._say(key, f"holds item {item}, which the run does not have")
+            elif not self._committed.add(item):
+                self._repeated += 1
+                self._say(key, f"holds item {item} again")
+            else:
+                self._accounted.add(item)
+        self._verdicts.update(index.verdicts)
+
+    def check_failed(self) -> None:
+        """Check the dead letters: each names one item of the run that is not committed.
+
+        While a run goes on, the file of an earlier end may be there; it says nothing then.
+        """
+        key = self._paths.failed
+        if self._success is None:
+            return
+        try:
+            lines = self._store.get(key).split(b"\n")
+        except ObjectMissingError:
+            self._say(key, "is missing")
+            return
+        for number, line in enumerate(lines, start=1):
+            if line:
+                self._check_dead(key, number, line)
+
+    def _check_dead(self, key: str, number: int, line: bytes) -> None:
+        try:
+            item = int(codec.loads(line)["k"])
+        except (ValueError, KeyError, TypeError):
+            self._say(f"{key}:{number}", "is not a dead letter")
+            return
+        if not 0 <= item < self._manifest.items:
+            self._say(f"{key}:{number}", f"item {item} is not one of the run's")
+        elif not self._accounted.add(item):
+            self._say(f"{key}:{number}", f"item {item} is committed or named twice")
+        else:
+            self._dead += 1
+
+    def check_end(self) -> None:
+        """Check that _SUCCESS is there exactly if nothing is missing, and counts right."""
+        total = self._manifest.items
+        missing = total - len(self._accounted)
+        if missing:
+            first = ", ".join(str(k) for k in _first(self._accounted.missing(), 5))
+            self._say(
+                self._paths.data_prefix,
+                f"{missing} of {total} items are neither committed nor in failed.jsonl"
+                f" (the first: {first})",
+            )
+        if self._success is None:
+            self._say(self._paths.success, "is missing: the run is not finished")
+            return
+        expected = {"items": total, "committed": len(self._committed), "dead": self._dead}
+        if missing or self._success != expected:
+            self._say(self._paths.success, f"says {self._success}, found {expected}")
+        if self._parts and len(self._listed) != self._parts:
+            self._say(self._paths.manifest, f"lists {len(self._listed)} parts of {self._parts}")
+
+    def _read_listed(self) -> dict[int, dict[str, Any]]:
+        manifest = self._read_json(self._paths.manifest) or {}
+        parts: Sequence[Any] = manifest.get("parts") or []
+        return {part["part"]: part for part in parts if isinstance(part, dict) and "part" in part}
+
+    def _read_json(self, key: str) -> dict[str, Any] | None:
+        try:
+            raw = codec.loads(self._store.get(key))
+        except ObjectMissingError:
+            return None
+        except ValueError:
+            return {}
+        return raw if isinstance(raw, dict) else {}
+
+    def _say(self, key: str, problem: str) -> None:
+        if len(self._problems) < MAX_PROBLEMS:
+            self._problems.append(f"{key}: {problem}")
+        else:
+            self._more_problems += 1
+
+
+def _first(items: Iterable[int], count: int) -> list[int]:
+    return [item for item, _ in zip(items, range(count), strict=False)]
