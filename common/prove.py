@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import codec
 from common.build import build
-from common.errors import StoreError
+from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
@@ -54,20 +54,22 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
     """Return run.json.
 
     Raises:
-        StoreError: it is missing (ObjectMissingError) or damaged.
+        StoreError: the store could not be asked; ObjectMissingError if there is none.
+        VerifyError: it is damaged.
     """
     key = RunPaths(run).run_json
     try:
         return build(RunManifest, codec.loads(store.get(key)))
     except ValueError as error:
-        raise StoreError(f"{store.url}/{key} is damaged.", why=str(error)) from error
+        raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error
 
 
 def committed_items(store: ObjectStore, manifest: RunManifest) -> bytes:
     """Return a bitmap of the committed items: item k is bit ``7 - k % 8`` of byte ``k // 8``.
 
     Raises:
-        StoreError: the store could not be asked, a part is damaged, or one was deleted.
+        StoreError: the store could not be asked.
+        VerifyError: a part is damaged, or one was deleted.
     """
     paths = RunPaths(manifest.run)
     bits = Bits(manifest.items)
@@ -87,6 +89,7 @@ def prove(store: ObjectStore, run: RunName, *, deep: bool = True) -> Proof:
 
     Raises:
         StoreError: the store could not be asked, or the run has no run.json.
+        VerifyError: run.json or format.json is damaged.
     """
     prover = _Prover(store, read_manifest(store, run), deep=deep)
     prover.check_input()
@@ -264,8 +267,9 @@ class _Prover:
             self._say(self._paths.success, "is missing: the run is not finished")
             return
         expected = {"items": total, "committed": len(self._committed), "dead": self._dead}
-        if missing or self._success != expected:
-            self._say(self._paths.success, f"says {self._success}, found {expected}")
+        said = {name: self._success.get(name) for name in expected}
+        if missing or said != expected:
+            self._say(self._paths.success, f"says {said}, found {expected}")
         if self._parts and len(self._listed) != self._parts:
             self._say(self._paths.manifest, f"lists {len(self._listed)} parts of {self._parts}")
 

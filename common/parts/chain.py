@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from common import codec
-from common.errors import StoreError
+from common.errors import StoreError, VerifyError
 from common.objectstore import ObjectMissingError
 from common.parts import SUFFIXES
 from common.parts.index import FoundPart, find_part
@@ -36,7 +36,8 @@ def read_format(store: ObjectStore, paths: RunPaths) -> str | None:
     """Return the suffix of the run's parts, or None while none was ever fixed.
 
     Raises:
-        StoreError: the store could not be asked, or the object is not ours.
+        StoreError: the store could not be asked.
+        VerifyError: the object is not ours, or names a format that is not known.
     """
     try:
         raw = codec.loads(store.get(format_key(paths)))
@@ -44,9 +45,9 @@ def read_format(store: ObjectStore, paths: RunPaths) -> str | None:
     except ObjectMissingError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{store.url}/{format_key(paths)} is damaged.", why=str(error)) from error
+        raise VerifyError(f"{store.url}/{format_key(paths)} is damaged.", why=str(error)) from error
     if suffix not in SUFFIXES:
-        raise StoreError(
+        raise VerifyError(
             f"{paths.run} is written as {suffix}, which this version of genq does not know.",
             fix="Install a newer genq.",
         )
@@ -84,7 +85,8 @@ def walk(
     The end is where a part is looked up and is not there; no listing is trusted for it.
 
     Raises:
-        StoreError: the store could not be asked, or a part is damaged.
+        StoreError: the store could not be asked.
+        VerifyError: a part is damaged.
     """
     window = 1  # a walk that starts near the end asks little
     with ThreadPoolExecutor(_PARALLEL) as pool:
@@ -102,7 +104,7 @@ def check_end(store: ObjectStore, paths: RunPaths, suffix: str, end: int) -> Non
     """Check that nothing lies behind the end of the chain, as a deleted part would leave it.
 
     Raises:
-        StoreError: there is a part behind ``end``; to write into the gap could repeat its items.
+        VerifyError: there is a part behind ``end``; to write into the gap could repeat its items.
     """
     for stat in store.list(paths.data_prefix, start_after=paths.part(end, suffix)):
         named = part_number(paths, stat.key)
@@ -111,7 +113,7 @@ def check_end(store: ObjectStore, paths: RunPaths, suffix: str, end: int) -> Non
         # Another writer may have filled the end since it was looked up.
         if store.stat(paths.part(end, suffix)) is not None:
             return
-        raise StoreError(
+        raise VerifyError(
             f"{store.url}/{paths.part(end, suffix)} is missing, but {stat.key} is there.",
             why="Parts are numbered without gaps, so one was deleted.",
             fix="Put it back from a copy, or load the data set under another run name.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from common import codec
 from common.build import build
-from common.errors import StoreError
+from common.errors import VerifyError
 from common.objectstore import ObjectMissingError
 from common.parts import WRITER, codec_for
 
@@ -109,7 +109,8 @@ def find_part(store: ObjectStore, paths: RunPaths, number: int, suffix: str) -> 
     """Return what part ``number`` holds, or None if there is no such part.
 
     Raises:
-        StoreError: the store could not be asked, or the part is damaged; it is named.
+        StoreError: the store could not be asked.
+        VerifyError: the part is damaged; it is named.
     """
     key = paths.part(number, suffix)
     stat = store.stat(key)
@@ -124,7 +125,7 @@ def find_part(store: ObjectStore, paths: RunPaths, number: int, suffix: str) -> 
             describe_part(number, codec_for(suffix), store.get(key)), stat, indexed=False
         )
     except ValueError as error:
-        raise StoreError(
+        raise VerifyError(
             f"{store.url}/{key} is damaged.",
             why=str(error),
             fix=f"gen-producer verify {paths.run} lists what is affected; nothing was changed.",

@@ -1,0 +1,175 @@
+"""The ledger: which items of a run are committed, as this sink has read or written itself.
+
+Built only from the gapless chain of parts, never from what Redis says. A copy in the state folder
+saves reading old parts again; a copy that is damaged, foreign, or does not fit the part it ends
+with is thrown away, and the ledger is read from storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common import codec
+from common.build import build
+from common.errors import VerifyError
+from common.failpoint import declare, hit
+from common.parts import WRITER
+from common.parts.bits import Bits
+from common.parts.chain import check_end, walk
+
+if TYPE_CHECKING:
+    from common.objectstore import ObjectStore, RunPaths
+    from common.parts.index import FoundPart, PartIndex
+    from common.records import RunManifest
+
+log = structlog.get_logger()
+LEDGER_VERSION = 1
+declare("sink.ledger.saved")
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """Whose ledger it is: a copy of another run, store or data set is of no use."""
+
+    store: str
+    run: str
+    fingerprint: str
+    items: int
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """First line of a ledger file; the bitmap follows."""
+
+    subject: _Subject
+    next: int
+    token: str  # of the last part that the bitmap knows
+    sha256: str  # of the bitmap
+    version: int = LEDGER_VERSION
+
+
+class Ledger:
+    """The committed items of one run, up to part ``next``. Not for use by two threads at once."""
+
+    def __init__(
+        self, store: ObjectStore, paths: RunPaths, manifest: RunManifest, suffix: str
+    ) -> None:
+        self.suffix = suffix
+        self.next = 0
+        self._store = store
+        self._paths = paths
+        self._subject = _Subject(store.url, paths.run, manifest.fingerprint, manifest.items, suffix)
+        self._bits = Bits(manifest.items)
+        self._token = ""
+
+    def __contains__(self, item: int) -> bool:
+        return item in self._bits
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+    def copy_of_bits(self) -> Bits:
+        """Return the committed items as a set of the caller's own."""
+        return Bits(self._bits.size, self._bits.to_bytes())
+
+    def take(self, index: PartIndex) -> None:
+        """Enter the next part of the chain.
+
+        Raises:
+            VerifyError: it is not the next one, or holds an item that the run does not have.
+        """
+        if index.part != self.next:
+            raise VerifyError(f"Part {index.part} of {self._paths.run} is not part {self.next}.")
+        try:
+            self._bits.add_all(index.items)
+        except IndexError as error:
+            key = self._paths.part(index.part, self.suffix)
+            raise VerifyError(
+                f"{self._store.url}/{key} holds item {error}, which the run does not have.",
+                fix=f"gen-producer verify {self._paths.run}",
+            ) from error
+        self.next += 1
+        self._token = index.token
+
+    def catch_up(self) -> list[FoundPart]:
+        """Read the parts that others wrote, to the end of the chain; return them.
+
+        Raises:
+            StoreError: the store could not be asked.
+            VerifyError: a part is damaged or was deleted.
+        """
+        news = []
+        for found in walk(self._store, self._paths, self.suffix, start=self.next):
+            self.take(found.index)
+            news.append(found)
+        check_end(self._store, self._paths, self.suffix, self.next)
+        return news
+
+    def save(self, folder: Path) -> None:
+        """Keep a copy. It is only a cache: a full disk is logged, not raised."""
+        bitmap = self._bits.to_bytes()
+        header = _Header(
+            subject=self._subject,
+            next=self.next,
+            token=self._token,
+            sha256=hashlib.sha256(bitmap).hexdigest(),
+        )
+        try:
+            _write_file(self._file(folder), codec.dumps(header) + b"\n" + bitmap)
+        except OSError as error:
+            log.warning("sink.ledger_not_saved", folder=str(folder), error=str(error))
+        hit("sink.ledger.saved")
+
+    def load(self, folder: Path) -> bool:
+        """Take over a copy that fits what storage holds; return whether there was one.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        try:
+            line, _, bitmap = self._file(folder).read_bytes().partition(b"\n")
+            header = build(_Header, codec.loads(line))
+            bits = Bits(self._subject.items, bitmap)
+        except (OSError, ValueError):
+            return False
+        ours = header.subject == self._subject
+        whole = header.sha256 == hashlib.sha256(bitmap).hexdigest()
+        if not ours or not whole or not self._ends_with(header):
+            log.warning("sink.ledger_rebuilt", run=self._paths.run)
+            return False
+        self._bits, self.next, self._token = bits, header.next, header.token
+        return True
+
+    def _ends_with(self, header: _Header) -> bool:
+        """Return whether storage has the very part that the copy ends with."""
+        if header.version != LEDGER_VERSION or header.next < 1:
+            return False
+        stat = self._store.stat(self._paths.part(header.next - 1, self.suffix))
+        return stat is not None and stat.metadata.get(WRITER) == header.token
+
+    def _file(self, folder: Path) -> Path:
+        place = hashlib.sha256(self._store.url.encode()).hexdigest()[:8]
+        return folder / f"{self._paths.run}.{place}.ledger"
+
+
+def _write_file(target: Path, data: bytes) -> None:
+    """Replace a file by one rename, so that no reader sees half of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).replace(target)
+    except OSError:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
