@@ -1,0 +1,202 @@
+"""gen-producer: parses command lines and hands them on.
+
+Nothing heavy is imported before a command is known, so that ``--help`` is there at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from common.cliutil import run_cli, version_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Settings
+    from producer.console import Console
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_SHAPES = ("batch", "messages", "conversations", "turns", "prompt", "text")
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+_quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")
+_run = click.argument("run", metavar="RUN")
+
+
+def _examples(*lines: str) -> str:
+    """Return an epilog that click does not rewrap."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(
+    context_settings=_CONTEXT,
+    epilog=_examples(
+        "gen-producer load prompts.jsonl --model Qwen/Qwen3.6-27B --max-tokens 4096",
+        "gen-producer status --watch",
+    ),
+)
+@version_option()
+def cli() -> None:
+    """Load data sets, and see how their runs stand.
+
+    Redis is named by GENQ_REDIS_URL, object storage by GENQ_STORE (s3://bucket/prefix).
+    """
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer load prompts.jsonl --model Qwen/Qwen3.6-27B --max-tokens 4096",
+        "zcat a.jsonl.gz | gen-producer load - --run a --samples 4 --temperature 0.8",
+    )
+)
+@click.argument("datasets", metavar="[DATASET]...", nargs=-1)
+@click.option("--run", metavar="NAME", help="Name of the run; default: from the file's name.")
+@click.option("--model", metavar="M", help="Model that answers; default: GENQ_MODEL.")
+@click.option("--samples", type=click.IntRange(1, 1000), help="Completions of each row.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest completion.")
+@click.option("--temperature", type=click.FloatRange(0), help="Sampling temperature.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True))
+@click.option("--top-k", type=click.IntRange(-1))
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the run's seeds.")
+@click.option("--thinking/--no-thinking", default=None, help="Default: as the template does.")
+@click.option("--max-attempts", type=click.IntRange(1, 100), help="Tries an item has.")
+@click.option("--priority", type=int, default=0, help="Runs of a higher one are served first.")
+@click.option("--format", "shape", type=click.Choice(_SHAPES), help="Shape of rows; else seen.")
+@click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
+@click.option("--dry-run", is_flag=True, help="Read and compare; store and queue nothing.")
+@_json
+@_quiet
+def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Load data sets as one run; given again, go on or say that all is there.
+
+    DATASET: a file, a glob, - for stdin, s3://bucket/key, hf://owner/name; JSONL, JSON or
+    Parquet, also .gz and .zst. Without one, --run NAME is put back after a loss of Redis.
+    """
+    from producer.load_command import run_load  # noqa: PLC0415 - see the module
+
+    return run_load(datasets, options, _settings(), _console(as_json=as_json, quiet=quiet))
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer status prompts --watch 5",
+        "gen-producer status prompts --json | jq .counts",
+    )
+)
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option(
+    "--watch",
+    "-w",
+    is_flag=False,
+    flag_value=2.0,
+    type=click.FloatRange(0.2),
+    metavar="[S]",
+    help="Again every S seconds (2), until the run is done.",
+)
+@_json
+def status(run: str | None, *, watch: float | None, as_json: bool) -> int:
+    """Show how a run stands: counts, rate, end, workers, failures. Changes nothing."""
+    from producer.status import run_status  # noqa: PLC0415 - see the module
+
+    return run_status(run, watch, _settings(), _console(as_json=as_json))
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer verify prompts",
+        "gen-producer verify prompts --allow-failures --json",
+    )
+)
+@_run
+@click.option("--quick", is_flag=True, help="Trust the parts' indexes; do not read every part.")
+@click.option("--allow-failures", is_flag=True, help="Exit 0 although items are dead-lettered.")
+@_json
+def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int:
+    """Prove from object storage alone that a run is complete and every item is there once.
+
+    Exits 9 if that fails, 8 if items are dead-lettered.
+    """
+    from producer.verify import run_verify  # noqa: PLC0415 - see the module
+
+    console = _console(as_json=as_json)
+    return run_verify(run, _settings(), console, deep=not quick, allow_failures=allow_failures)
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer failed prompts --limit 5",
+    )
+)
+@_run
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N")
+@_json
+def failed(run: str, *, limit: int, as_json: bool) -> int:
+    """Show the dead letters of a run, with class and text."""
+    return _control("failed", run, as_json=as_json, limit=limit)
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer requeue prompts --reason too_long",
+    )
+)
+@_run
+@click.option("--reason", metavar="CLASS", help="Only those of this class, as `failed` shows it.")
+@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
+@_json
+def requeue(run: str, *, reason: str | None, dry_run: bool, as_json: bool) -> int:
+    """Put dead letters back on the queue, with fresh attempts."""
+    return _control("requeue", run, as_json=as_json, reason=reason, dry_run=dry_run)
+
+
+@cli.command()
+@_run
+@_json
+def pause(run: str, *, as_json: bool) -> int:
+    """Hand out no more items of a run; what is being generated is finished."""
+    return _control("pause", run, as_json=as_json)
+
+
+@cli.command()
+@_run
+@_json
+def resume(run: str, *, as_json: bool) -> int:
+    """Hand out items of a paused or held run again."""
+    return _control("resume", run, as_json=as_json)
+
+
+@cli.command()
+@_run
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@_json
+def cancel(run: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """End a run; what is committed stays, what is queued is dropped."""
+    return _control("cancel", run, as_json=as_json, yes=yes, dry_run=dry_run)
+
+
+def _control(verb: str, run: str, *, as_json: bool, **options: Any) -> int:
+    from producer import control  # noqa: PLC0415 - see the module
+
+    command: Callable[..., int] = getattr(control, f"run_{verb}")
+    return command(run, _settings(), _console(as_json=as_json), **options)
+
+
+def _settings() -> Settings:
+    from common.settings import load_settings  # noqa: PLC0415 - pydantic takes 0.2 s to import
+
+    return load_settings()
+
+
+def _console(*, as_json: bool, quiet: bool = False) -> Console:
+    from producer.console import Console  # noqa: PLC0415 - see the module
+
+    return Console(json=as_json, quiet=quiet)
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    run_cli(cli)

@@ -1,0 +1,109 @@
+"""The words around a load: options in, what became of it out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from common.errors import Exit
+from common.records import Sampling
+from producer.loader import Loaded, LoadRequest, load
+from producer.manifest import Wishes
+from producer.sources.records import Limits
+from producer.spool import FAULTS_SHOWN, ReadOptions
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from producer.console import Console
+
+JSON_VERSION = 1
+
+
+def run_load(
+    datasets: tuple[str, ...], options: dict[str, Any], settings: Settings, console: Console
+) -> int:
+    """Load, and tell what became of it.
+
+    Raises:
+        GenqError: as :func:`producer.loader.load`.
+    """
+    done = load(_request(datasets, options, settings), settings, console)
+    if done.skipped:
+        console.warn(f"{done.skipped:,} rows were passed over:")
+        for fault in done.faults:
+            console.warn(f"  {fault.place}: {fault.reason}")
+        if done.skipped > FAULTS_SHOWN:
+            console.warn(f"  ... and {done.skipped - FAULTS_SHOWN:,} more")
+    for note, count in done.notes.items():
+        console.say(f"Note: {count:,} {note}")
+    console.result(_words(done), _data(done))
+    return Exit.DONE
+
+
+def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Settings) -> LoadRequest:
+    return LoadRequest(
+        datasets=datasets,
+        run=options["run"],
+        priority=options["priority"],
+        dry_run=options["dry_run"],
+        wishes=Wishes(
+            model=options["model"],
+            samples=options["samples"],
+            seed=options["seed"],
+            thinking=options["thinking"],
+            max_attempts=options["max_attempts"],
+            sampling=Sampling(
+                max_tokens=options["max_tokens"],
+                temperature=options["temperature"],
+                top_p=options["top_p"],
+                top_k=options["top_k"],
+            ),
+        ),
+        read=ReadOptions(
+            shape=options["shape"],
+            text_field=options["text_field"],
+            skip_faults=options["on_error"] == "skip",
+            limit=options["limit"],
+            limits=Limits(row_bytes=settings.max_row_bytes),
+        ),
+    )
+
+
+def _words(done: Loaded) -> str:
+    size = f"{done.rows:,} rows"
+    if done.items != done.rows:
+        size += f", {done.items:,} completions to make"
+    run = done.run
+    words = {
+        "loaded": f"Loaded run {run}: {size}, {done.new:,} ids queued.",
+        "continued": f"Went on loading run {run}: {size}, {done.new:,} ids new.",
+        "already": f"Run {run} is already loaded, 0 new: {size}.",
+        "repaired": f"Run {run} was loaded; {done.new:,} ids were lost and are queued again.",
+        "restored": f"Put run {run} back: {done.committed:,} of {done.items:,} are committed,"
+        f" {done.new:,} ids queued.",
+        "finished": f"Run {run} is finished: {size}. Nothing to do.",
+        "dry-run": f"Run {run} can be loaded: {size}. Nothing was stored or queued.",
+    }
+    then = {
+        "finished": f"gen-producer verify {run}",
+        "dry-run": "the same command without --dry-run",
+    }.get(done.outcome, f"gen-producer status {run} --watch")
+    return f"{words[done.outcome]}\nNext: {then}"
+
+
+def _data(done: Loaded) -> dict[str, Any]:
+    return {
+        "version": JSON_VERSION,
+        "run": done.run,
+        "outcome": done.outcome,
+        "state": done.state,
+        "rows": done.rows,
+        "items": done.items,
+        "new": done.new,
+        "committed": done.committed,
+        "skipped": done.skipped,
+        "faults": [
+            {"file": fault.place.file, "line": fault.place.line, "reason": fault.reason}
+            for fault in done.faults
+        ],
+        "notes": dict(done.notes),
+    }
