@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from common.errors import UsageError
-from consumer.engine.api import Engine
+
+if TYPE_CHECKING:
+    from consumer.engine.api import Engine
 
 ENGINES = ("sglang", "llamacpp")
 

@@ -7,12 +7,14 @@ instance serves any number of servers. Life and death are :mod:`consumer.engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from common.records import Sampling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from common.records import Sampling
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -42,8 +44,8 @@ class EngineSpec:
 
     @property
     def name(self) -> str:
-        """A file-name-safe word for this engine's place: ``gpu3`` or ``cpu``."""
-        return "cpu" if self.gpu is None else f"gpu{self.gpu}"
+        """A file-name-safe word for this engine's place: ``gpu3``, or ``port39871`` without one."""
+        return f"port{self.port}" if self.gpu is None else f"gpu{self.gpu}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class EngineFacts:
 class EngineLoad:
     """A sample of the engine's own figures; may be stale by one long step.
 
-    ``generated_tokens`` and ``retractions`` only grow while the engine lives: use differences.
+    ``generated_tokens``, ``retractions`` and ``work`` only grow while the engine lives: use
+    differences. ``work`` moves at any sign of work, prefill included; its unit is of no meaning.
     """
 
     running: int
@@ -80,6 +83,7 @@ class EngineLoad:
     token_usage: float  # 0 to 1
     generated_tokens: int
     retractions: int
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class GenerateRequest:
     sampling: Sampling
     seed: int
     logprobs: bool = False  # also return the log-probability of each generated token
+    fresh: bool = False  # ask that no cached prefix be used, where that can be asked per request
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,183 @@
+"""One life of an engine: from its start, through service, to the moment that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import EngineError
+from consumer.engine.failures import KnownFailure, last_words, recognise
+from consumer.engine.gpu import gpu_facts, memory_freed
+from consumer.engine.health import Liveness, Sample
+from consumer.engine.http import EngineHttp
+from consumer.engine.process import EngineProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumer.engine.api import Engine, EngineLoad, EngineSpec
+
+_READY_POLL_SECONDS = 0.25
+_MEMORY_SECONDS = 30.0
+_URL_SILENT_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartBudget:
+    """How long a start may take, and how many failures in a row are too many."""
+
+    start_seconds: float = 1800.0  # until the engine takes requests
+    young_seconds: float = 120.0  # a death before so long in service counts as a failed start
+    attempts: int = 5  # failed starts in a row; then FATAL
+    backoff_base_seconds: float = 1.0
+    backoff_cap_seconds: float = 60.0
+    stop_seconds: float = 20.0  # between SIGTERM and SIGKILL, after the last answer
+    kill_seconds: float = 5.0  # the same for an engine that is stuck
+    poll_seconds: float = 1.0  # between two looks at its figures
+
+
+class EngineDownError(Exception):
+    """An engine came to its end, or was found unfit."""
+
+    def __init__(
+        self, reason: str, *, failure: KnownFailure | None = None, words: str = ""
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.failure = failure
+        self.words = words
+
+
+class UnfitError(EngineError):
+    """The engine works but must not be used: starting it again as it is changes nothing."""
+
+
+class Life:
+    """Runs one engine once. Use :meth:`begin`, then :meth:`watch`, and always :meth:`end`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: EngineSpec,
+        budget: StartBudget,
+        *,
+        stall_seconds: float,
+        in_flight: Callable[[], int],
+    ) -> None:
+        self.http = EngineHttp(spec.base_url, spec.api_key)
+        self.load: EngineLoad | None = None
+        self._engine = engine
+        self._spec = spec
+        self._budget = budget
+        self._stall_seconds = stall_seconds
+        self._in_flight = in_flight
+        self._condemned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._spawn: asyncio.Task[EngineProcess] | None = None
+        self._baseline_bytes: int | None = None
+
+    async def begin(self) -> None:
+        """Start the engine, or attach to it, and wait until it takes requests.
+
+        Raises:
+            EngineDownError: it ended, or did not come up within its budget.
+            EngineError: there is nothing to start.
+        """
+        process = await self._start() if self._spec.url is None else None
+        exit_ = asyncio.create_task(self._ended(process))
+        try:
+            async with asyncio.timeout(self._budget.start_seconds):
+                while not await self._ready(exit_):
+                    await asyncio.wait({exit_}, timeout=_READY_POLL_SECONDS)
+        except TimeoutError:
+            raise self._down(
+                f"it was not ready within {self._budget.start_seconds:g} s", process
+            ) from None
+        finally:
+            exit_.cancel()
+
+    async def watch(self) -> EngineDownError:
+        """Serve until the engine is down, stuck or condemned; return why."""
+        process = self._spawn.result() if self._spawn else None
+        ways = (self._ended(process), self._stuck(), self._doomed())
+        tasks = [asyncio.create_task(way) for way in ways]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task.result() for task in tasks if task in done)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def condemn(self, reason: str) -> None:
+        """Let :meth:`watch` return with this reason."""
+        if not self._condemned.done():
+            self._condemned.set_result(reason)
+
+    async def end(self, grace_seconds: float) -> None:
+        """Close the connections and end the engine; a server of somebody else is left alone."""
+        await self.http.close()
+        if self._spawn is None:
+            return
+        with contextlib.suppress(EngineError):
+            process = await self._spawn
+            await process.end(grace_seconds)
+            await memory_freed(
+                self._spec.gpu, baseline_bytes=self._baseline_bytes, seconds=_MEMORY_SECONDS
+            )
+
+    async def _start(self) -> EngineProcess:
+        launch = await asyncio.to_thread(self._engine.launch, self._spec)
+        if self._spec.gpu is not None:
+            facts = await asyncio.to_thread(gpu_facts, self._spec.gpu)
+            self._baseline_bytes = facts.used_bytes if facts else None
+        # A task of its own: a start that is called off half-way must still be ended.
+        self._spawn = asyncio.create_task(EngineProcess.start(launch, self._spec))
+        try:
+            return await asyncio.shield(self._spawn)
+        except EngineError as error:
+            raise EngineDownError(error.what, words=error.why) from error
+
+    async def _ready(self, exit_: asyncio.Task[EngineDownError]) -> bool:
+        asking = asyncio.create_task(self._engine.ready(self.http))
+        try:
+            await asyncio.wait({exit_, asking}, return_when=asyncio.FIRST_COMPLETED)
+            if exit_.done():
+                raise exit_.result()
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def _ended(self, process: EngineProcess | None) -> EngineDownError:
+        if process is None:
+            await asyncio.Event().wait()  # somebody else's server: its end shows in silence
+        assert process is not None
+        code = await process.wait()
+        return self._down(f"it ended with code {code}{_by_signal(code)}", process)
+
+    async def _doomed(self) -> EngineDownError:
+        return EngineDownError(await self._condemned)
+
+    async def _stuck(self) -> EngineDownError:
+        silent = _URL_SILENT_SECONDS if self._spec.url else 60.0
+        liveness = Liveness(self._stall_seconds, silent_seconds=silent)
+        while True:
+            self.load = await self._engine.load(self.http)
+            sample = Sample(time.monotonic(), self._in_flight(), self.http.answered, self.load)
+            if reason := liveness.stuck(sample):
+                return EngineDownError(f"it is stuck: {reason}")
+            await asyncio.sleep(self._budget.poll_seconds)
+
+    def _down(self, reason: str, process: EngineProcess | None) -> EngineDownError:
+        lines = process.last_lines() if process else []
+        return EngineDownError(reason, failure=recognise(lines[-80:]), words=last_words(lines))
+
+
+def _by_signal(code: int) -> str:
+    number = code - 128 if code > 128 else -code
+    names = {
+        9: " (killed: by itself, by the system for want of memory, or by hand)",
+        15: " (SIGTERM)",
+    }
+    return names.get(number, "")

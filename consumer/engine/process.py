@@ -1,0 +1,172 @@
+"""One running engine as this process sees it: its guard's pid, its record on disk, its log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.errors import EngineError
+from consumer.engine import guard
+from consumer.engine.launch import engine_environment
+from consumer.engine.records import EngineRecord, forget_record, write_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumer.engine.api import EngineSpec, Launch
+
+LOG_BYTES = 16 << 20
+_TAIL_BYTES = 64 << 10
+_KILL_SECONDS = 10.0
+_PORT_SECONDS = 30.0
+
+
+class EngineProcess:
+    """An engine behind its guard. Made by :meth:`start`; ended by :meth:`end` alone."""
+
+    def __init__(self, process: asyncio.subprocess.Process, spec: EngineSpec) -> None:
+        self._process = process
+        self._spec = spec
+        self.log = log_path(spec)
+
+    @classmethod
+    async def start(cls, launch: Launch, spec: EngineSpec) -> EngineProcess:
+        """Start the engine in a session of its own, and record it before anything can go wrong.
+
+        Raises:
+            EngineError: the port is taken, or there is no way to start a process.
+        """
+        path = log_path(spec)
+        await asyncio.to_thread(path.parent.mkdir, 0o700, parents=True, exist_ok=True)
+        if not await port_free(spec.host, spec.port, seconds=0.0):
+            raise EngineError(
+                f"Port {spec.port} on {spec.host} is taken; the engine cannot listen there.",
+                why=f"See who has it: ss -ltnp 'sport = :{spec.port}'",
+                fix="End that process, or choose another port: --port 0 takes a free one.",
+            )
+        command = (sys.executable, "-I", "-S", guard.__file__, str(path), str(LOG_BYTES))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                *launch.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=engine_environment(os.environ, launch.env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineError(
+                "The engine's process could not be started.", why=str(error)
+            ) from error
+        await asyncio.to_thread(write_record, EngineRecord.of(process.pid, spec), spec)
+        return cls(process, spec)
+
+    @property
+    def pid(self) -> int:
+        """The guard's process id, which is also the id of the engine's session."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code once all has ended, 128 + signal for a killed engine; else None."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait until the engine has ended, and with it every process that it started."""
+        return await self._process.wait()
+
+    async def end(self, grace_seconds: float) -> None:
+        """SIGTERM, the grace, then SIGKILL to all; then wait until the port is free again.
+
+        Returns when nothing of the engine is left. Safe to call again and after it died by itself.
+        """
+        if self.returncode is None and grace_seconds > 0:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            await self._ended(grace_seconds)
+        if self.returncode is None and self._process.stdin is not None:
+            self._process.stdin.close()  # the guard takes that as the order to kill
+            await self._ended(_KILL_SECONDS)
+        # The guard itself may have been killed: then its session may still live.
+        await asyncio.to_thread(kill_session, self.pid)
+        await self._ended(_KILL_SECONDS)
+        await port_free(self._spec.host, self._spec.port, seconds=_PORT_SECONDS)
+        await asyncio.to_thread(forget_record, self._spec)
+
+    async def _ended(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), seconds)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of the engine's log (reads a file; at most 64 kB)."""
+        return tail(self.log)
+
+
+def log_path(spec: EngineSpec) -> Path:
+    """Return where the engine's output is kept."""
+    return spec.state_dir / "engines" / f"{spec.name}.log"
+
+
+def tail(path: Path) -> list[str]:
+    """Return the last lines of a file, none if it is not there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def session_members(sid: int) -> list[int]:
+    """Return the live processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == sid and fields[0] not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def kill_session(sid: int, *, seconds: float = _KILL_SECONDS) -> Sequence[int]:
+    """Kill what is left of a session; return whom it did not get in time."""
+    deadline = time.monotonic() + seconds
+    while members := session_members(sid):
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return members
+        time.sleep(0.05)
+    return ()
+
+
+async def port_free(host: str, port: int, *, seconds: float) -> bool:
+    """Wait up to ``seconds`` until a server could listen there; return whether it could."""
+    deadline = time.monotonic() + seconds
+    while not _bindable(host, port):
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(0.1)
+    return True
+
+
+def _bindable(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

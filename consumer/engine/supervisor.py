@@ -1,0 +1,248 @@
+"""Keeps one engine alive: starts it, watches it, restarts it, and knows when to give up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import EngineError
+from consumer.engine.api import Engine, EngineFacts, EngineLoad, EngineSpec
+from consumer.engine.gpu import EngineLock
+from consumer.engine.http import EngineHttp
+from consumer.engine.leftovers import end_leftovers
+from consumer.engine.life import EngineDownError, Life, StartBudget, UnfitError
+from consumer.engine.process import log_path
+from consumer.engine.states import EngineState, transition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Signals", "StartBudget", "Supervisor", "UnfitError"]
+
+log = structlog.get_logger(__name__)
+
+Check = Callable[[Engine, EngineHttp, EngineSpec, EngineFacts], Awaitable[None]]
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What tests and metrics may listen to."""
+
+    on_state: Callable[[EngineState, int], None] = _nothing  # the new state, the incarnation
+
+
+class Supervisor:
+    """One engine under supervision.
+
+    Promises: at most one engine at its place; after a crash, a stall or a condemnation it comes
+    back with growing pauses, and after ``budget.attempts`` failed starts in a row it stays FATAL,
+    with the engine's last words. When an incarnation that was READY goes down, ``on_down`` is
+    called once, with its number and the reason, and then every call on its ``http`` ends.
+    Does not drain: stop feeding before :meth:`stop`.
+
+    Args:
+        engine: the dialect.
+        spec: what to run; with a url, a server to attach to, which is never ended.
+        budget: times and attempts.
+        stall_seconds: longest without a sign of work while requests are in flight.
+        signals: listeners.
+        in_flight: how many requests wait for an answer now.
+        on_down: told of each end in service.
+        check: called before READY; raises UnfitError for an engine that must not serve (FATAL).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: EngineSpec,
+        *,
+        budget: StartBudget | None = None,
+        stall_seconds: float = 300.0,
+        signals: Signals | None = None,
+        in_flight: Callable[[], int] = lambda: 0,
+        on_down: Callable[[int, str], None] = _nothing,
+        check: Check | None = None,
+    ) -> None:
+        self.engine = engine
+        self.spec = spec
+        self.state = EngineState.STOPPED
+        self.incarnation = 0
+        self.restarts = 0
+        self.facts: EngineFacts | None = None
+        self.last_error: EngineError | None = None
+        self.in_flight = in_flight
+        self.on_down = on_down
+        self._budget = budget or StartBudget()
+        self._stall_seconds = stall_seconds
+        self._signals = signals or Signals()
+        self._check = check
+        self._lock = EngineLock(spec)
+        self._life: Life | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+
+    @property
+    def http(self) -> EngineHttp:
+        """The session to the present incarnation; another one after each start.
+
+        Raises:
+            EngineError: there is none yet.
+        """
+        if self._life is None:
+            raise EngineError("The engine has not been started.")
+        return self._life.http
+
+    @property
+    def load(self) -> EngineLoad | None:
+        """The newest sample of the engine's figures, at most some seconds old in service."""
+        return self._life.load if self._life else None
+
+    async def start(self) -> None:
+        """Take the place, end what a killed consumer left there, and begin to start.
+
+        Raises:
+            ConflictError: another consumer has this GPU.
+        """
+        if self.spec.url is None:
+            await asyncio.to_thread(self._lock.acquire)
+            await asyncio.to_thread(end_leftovers, self.spec.state_dir)
+        await self._to(EngineState.STARTING)
+        self._task = asyncio.create_task(self._run(), name=f"supervisor {self.spec.name}")
+
+    async def wait_ready(self) -> EngineFacts:
+        """Wait until the engine takes requests.
+
+        Raises:
+            EngineError: it is FATAL, or was stopped.
+        """
+        await self.wait_for(EngineState.READY, EngineState.FATAL, EngineState.STOPPED)
+        if self.state is EngineState.READY and self.facts is not None:
+            return self.facts
+        raise self.last_error or EngineError("The engine was stopped.")
+
+    async def wait_for(self, *states: EngineState) -> EngineState:
+        """Wait until the engine is in one of ``states``; return it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.state in states)
+            return self.state
+
+    def condemn(self, reason: str) -> None:
+        """Have a READY engine killed and started anew; else do nothing."""
+        if self._life is not None and self.state is EngineState.READY:
+            self._life.condemn(reason)
+
+    async def stop(self, *, now: bool = False) -> None:
+        """End the engine: SIGTERM, a grace, SIGKILL; at once with ``now``. Safe to call again."""
+        if self.state in (EngineState.STOPPED, EngineState.DRAINING):
+            return
+        if self.state is not EngineState.FATAL:
+            await self._to(EngineState.DRAINING)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._life is not None:
+            await self._life.end(0.0 if now else self._budget.stop_seconds)
+        self._lock.release()
+        await self._to(EngineState.STOPPED)
+
+    async def _run(self) -> None:
+        try:
+            await self._supervise()
+        except Exception as error:
+            self.last_error = EngineError("The supervisor itself failed.", why=repr(error))
+            log.exception("engine.supervisor_failed")
+            self.state = EngineState.FATAL
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _supervise(self) -> None:
+        failed = 0
+        while True:
+            down, served_seconds = await self._live()
+            failed = 0 if served_seconds >= self._budget.young_seconds else failed + 1
+            self.last_error = self._error(down, failed)
+            if isinstance(down, EngineError) or _lasting(down) or failed >= self._budget.attempts:
+                await self._to(EngineState.FATAL)
+                return
+            await self._to(EngineState.BACKOFF)
+            await asyncio.sleep(self._pause(failed))
+            self.restarts += 1
+            await self._to(EngineState.STARTING)
+
+    async def _live(self) -> tuple[EngineDownError | EngineError, float]:
+        """Run one incarnation to its end; return why it ended and how long it served."""
+        self.incarnation += 1
+        life = self._life = Life(
+            self.engine,
+            self.spec,
+            self._budget,
+            stall_seconds=self._stall_seconds,
+            in_flight=self.in_flight,
+        )
+        began: float | None = None
+        down: EngineDownError | EngineError
+        try:
+            await life.begin()
+            await self._to(EngineState.WARMING)
+            await self._warm(life)
+            began = time.monotonic()
+            await self._to(EngineState.READY)
+            down = await life.watch()
+        except (EngineDownError, EngineError) as error:
+            down = error
+        served = 0.0 if began is None else time.monotonic() - began
+        log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
+        if began is not None:
+            self.on_down(self.incarnation, str(down))
+        await life.end(self._budget.kill_seconds)
+        return down, served
+
+    async def _warm(self, life: Life) -> None:
+        try:
+            self.facts = await self.engine.facts(life.http, self.spec)
+            if self._check is not None:
+                await self._check(self.engine, life.http, self.spec, self.facts)
+        except UnfitError:
+            raise
+        except EngineError as error:  # it does not answer: worth another start
+            raise EngineDownError(error.what, words=error.why) from error
+
+    async def _to(self, state: EngineState) -> None:
+        self.state = transition(self.state, state)
+        log.info("engine.state", state=str(state), incarnation=self.incarnation)
+        self._signals.on_state(state, self.incarnation)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _pause(self, failed: int) -> float:
+        longest = self._budget.backoff_base_seconds * 2.0 ** min(max(failed - 1, 0), 20)
+        pause: float = min(self._budget.backoff_cap_seconds, longest)
+        return random.uniform(0.5, 1.0) * pause
+
+    def _error(self, down: EngineDownError | EngineError, failed: int) -> EngineError:
+        if isinstance(down, EngineError):
+            return down
+        times = f" {failed} times in a row" if failed > 1 else ""
+        cause = f"{down.failure.cause}\n" if down.failure else ""
+        fix = down.failure.fix if down.failure else f"Read its log: {_log(self.spec)}"
+        return EngineError(
+            f"The engine failed{times}: {down.reason}.", why=f"{cause}{down.words}".strip(), fix=fix
+        )
+
+
+def _lasting(down: EngineDownError | EngineError) -> bool:
+    return isinstance(down, EngineDownError) and bool(down.failure and down.failure.lasting)
+
+
+def _log(spec: EngineSpec) -> Path | str:
+    return "the one of the server at " + spec.url if spec.url else log_path(spec)
