@@ -53,25 +53,26 @@ def canonical_row(
     fields = {name: value for name, value in raw.items() if value is not None}
     shape = "text" if field else shape or shape_of(fields)
     row_id = _take_id(fields)
+    beside: dict[str, Any] = {}
     if shape == "batch":
-        fields = _open_batch(fields)
-        shape = shape_of(fields, request=True)
+        beside, fields = _open_batch(fields)
+        shape = shape_of(fields)
     messages = _take_messages(fields, shape, field)
     sampling = _take_sampling(fields)
     reference = _split_reference(messages)
     _check(messages)
     if reference is not None:
         fields[_REFERENCE if _REFERENCE not in fields else f"{_REFERENCE}_turn"] = reference
-    return Row(i=number, messages=messages, id=row_id, sampling=sampling, metadata=fields)
+    return Row(i=number, messages=messages, id=row_id, sampling=sampling, metadata=beside | fields)
 
 
-def shape_of(fields: dict[str, Any], *, request: bool = False) -> str:
+def shape_of(fields: dict[str, Any]) -> str:
     """Return the name of the first shape in the order above that the row has.
 
     Raises:
         RowError: it has none.
     """
-    if "body" in fields and "custom_id" in fields and not request:
+    if "body" in fields and "custom_id" in fields:
         return "batch"
     for shape in FORMATS[1:]:
         if shape in fields:
@@ -92,9 +93,8 @@ def _take_id(fields: dict[str, Any]) -> str | None:
     return None
 
 
-def _open_batch(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the request inside a batch line; what stands beside it is kept as metadata."""
-    fields = dict(fields)
+def _open_batch(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what stands beside the request of a batch line, and the request."""
     body = fields.pop("body", None)
     method, url = fields.pop("method", "POST"), fields.pop("url", _BATCH_URLS[0])
     if not isinstance(body, dict):
@@ -106,7 +106,8 @@ def _open_batch(fields: dict[str, Any]) -> dict[str, Any]:
         raise RowError("n must be 1; ask for more completions of every row with --samples")
     for name in _BATCH_NOISE:
         request.pop(name, None)  # how an answer is sent, not what it is
-    return {**fields, **request}
+    request.pop("custom_id", None)  # the line's own counts
+    return fields, request
 
 
 def _take_messages(fields: dict[str, Any], shape: str, field: str | None) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _TOKEN = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
+_BEHIND = "there is text behind the end of the JSON array"
 
 
 def split_lines(pieces: Iterable[bytes], *, limit: int) -> Iterator[tuple[int, bytes | None]]:
@@ -88,6 +89,8 @@ class _ArrayScan:
                 self._in_string = not self._in_string
             elif self._in_string or len(token) == 2:
                 continue
+            elif self.ended:
+                raise StreamError(_BEHIND)
             elif self._is_edge(token):
                 yield from self._take(piece[at : match.start()], ends=True)
                 at = match.end()
@@ -106,7 +109,7 @@ class _ArrayScan:
 
     def _take(self, text: bytes, *, ends: bool) -> Iterator[tuple[int, bytes | None]]:
         if self.ended and not ends and text.strip():
-            raise StreamError("there is text behind the end of the JSON array")
+            raise StreamError(_BEHIND)
         self._over = self._over or len(self._element) + len(text) > self._limit
         self._element += text if not self._over else b"\n" * text.count(b"\n")
         if not ends:

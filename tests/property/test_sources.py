@@ -1,0 +1,106 @@
+"""Whatever a row holds, it comes through whole; whatever a file holds, nothing breaks the reader."""
+
+import io
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.codec import dumps, loads
+from producer.sources.chat import canonical_row
+from producer.sources.jsonl import read_json
+from producer.sources.lines import split_array, split_lines
+from producer.sources.records import Fault, Limits, Raw, RowError, StreamError
+
+LINES = st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+ROWS = st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=4), max_size=6)
+
+
+def cut(data, sizes):
+    """Cut ``data`` into pieces of the given sizes, and the rest."""
+    at = 0
+    for size in sizes:
+        yield data[at : at + size]
+        at += size
+    yield data[at:]
+
+
+@given(LINES, st.lists(st.integers(0, 9)), st.integers(0, 30))
+def test_lines_survive_any_cut_into_pieces(lines, sizes, limit):
+    data = b"".join(line + b"\n" for line in lines)
+    found = list(split_lines(cut(data, sizes), limit=limit))
+    whole = [(n, line) for n, line in enumerate(lines, start=1)]
+    assert [(n, line) for n, line in found if line] == [
+        (n, line) for n, line in whole if line and len(line) <= limit
+    ]
+    assert [n for n, line in found if line is None] == [n for n, line in whole if len(line) > limit]
+
+
+@given(ROWS, st.lists(st.integers(0, 9)), st.sampled_from([None, 2]), st.booleans())
+def test_array_elements_survive_any_cut_into_pieces(rows, sizes, indent, ascii_only):
+    data = json.dumps(rows, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    found = list(split_array(cut(data, sizes), limit=10_000))
+    assert [json.loads(element) for _, element in found] == json.loads(data)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_array_splitter(data):
+    try:
+        list(split_array([b"[", data], limit=50))
+    except StreamError:
+        pass
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reader(data):
+    for one in read_json(io.BytesIO(data), "f", Limits(row_bytes=100)):
+        assert isinstance(one, Raw | Fault)
+
+
+@given(st.lists(st.text(st.characters(), min_size=1).filter(str.strip), max_size=8), st.booleans())
+def test_any_text_comes_through_as_it_was(texts, ascii_only):
+    lines = [json.dumps({"prompt": text}, ensure_ascii=ascii_only) for text in texts]
+    data = "\n".join(lines).encode("utf-8", "surrogatepass")
+    found = list(read_json(io.BytesIO(data), "f", Limits()))
+    for text, one in zip(texts, found, strict=True):
+        clean = "".join("�" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
+        if isinstance(one, Fault):
+            assert not ascii_only  # raw surrogates are not UTF-8
+            assert clean != text
+        else:
+            assert one.value == {"prompt": clean}
+            made = canonical_row(0, one.value)
+            assert loads(dumps(made))["messages"] == [{"role": "user", "content": clean}]
+
+
+SHAPES = st.sampled_from(["messages", "conversations", "turns", "prompt", "text", "body"])
+ANY_ROW = st.dictionaries(
+    SHAPES | st.text(max_size=8) | st.sampled_from(["id", "seed", "stop"]), JSON
+)
+
+
+@settings(max_examples=300)
+@given(ANY_ROW)
+def test_no_row_breaks_the_shapes(raw):
+    before = json.dumps(raw)
+    try:
+        made = canonical_row(0, raw)
+    except RowError:
+        return
+    finally:
+        assert json.dumps(raw) == before  # what was given is not changed
+    assert made.messages[-1]["role"] in ("user", "tool")
+    dumps(made)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_id_is_data(name):
+    assert canonical_row(0, {"prompt": "x", "id": name}).id == name
