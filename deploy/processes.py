@@ -3,6 +3,7 @@
 Every process of a stack carries the stack's id in its environment (``GENQ_STACK``), and so does
 every process that it starts in turn. So all of them are found whoever died in between, without
 pid files that a kill could leave wrong, and a pid that was given out anew is never mistaken.
+The id is ``owner#start``: the owner (a folder) alone stands for the processes of all its starts.
 
 :func:`guard` starts a warden: a small process that ends the stack when its owner is gone, however
 the owner went.
@@ -67,16 +68,16 @@ def spawn(
 
 
 def members(stack: str) -> dict[str, list[psutil.Process]]:
-    """Return the living processes of a stack by role, this one left out."""
+    """Return the living processes of a stack by role, this one left out.
+
+    An id without its ``#start`` stands for all starts.
+    """
     found: dict[str, list[psutil.Process]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            owner, _, role = process.environ().get(MARK, "").partition(":")
-            if (
-                owner == stack
-                and process.pid != os.getpid()
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
+            owner, _, role = process.environ().get(MARK, "").rpartition(":")
+            ours = stack in (owner, owner.rpartition("#")[0])
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.setdefault(role, []).append(process)
     return found
 
@@ -116,7 +117,8 @@ def guard(stack: str, *, log: Path) -> subprocess.Popen[bytes]:
     """
     with log.open("ab") as out:
         return subprocess.Popen(  # noqa: S603 - the argument list is ours
-            [sys.executable, "-m", "deploy.processes", stack],
+            # By its path: the working folder may hold other packages of these names.
+            [sys.executable, __file__, stack],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,102 @@
+"""``gen-local``: the whole pipeline on this machine, with real parts and a small real model."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from common.cliutil import run_cli, version_option
+from common.errors import UsageError
+from common.ids import run_name, suggest_run_name
+
+if TYPE_CHECKING:
+    from common.ids import RunName
+
+STATE_FOLDER = Path(".genq")
+_EXAMPLES = """\b
+Examples:
+  gen-local prompts.jsonl                     answer a data set with the small model
+  gen-local prompts.jsonl --limit 20          only its first 20 rows
+  gen-local --run prompts --serve             bring its servers up again, to look around
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("dataset", required=False)
+@click.option("--run", "run", metavar="NAME", help="The run's name [default: the data set's].")
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="The stack's folder [default: .genq/NAME].")  # fmt: skip
+@click.option("--model", metavar="M", help="smollm2, or a .gguf file [default: smollm2].")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True,
+              help="Longest answer, where a row does not say.")  # fmt: skip
+@click.option("--temperature", type=float, metavar="T", help="Sampling temperature.")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Answers to each row.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl.zst"]), default="parquet",
+              show_default=True, help="Format of the results.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Leave Redis and the S3 server running at the end.")
+@click.option("--serve", "serve_only", is_flag=True, help="Only run the servers, until Ctrl-C.")
+@click.option("--stop", is_flag=True, help="End the servers that --keep left running.")
+@version_option()
+def cli(
+    *,
+    dataset: str | None,
+    run: str | None,
+    folder: Path | None,
+    serve_only: bool,
+    stop: bool,
+    **options: Any,
+) -> int:
+    """Answer a data set on this machine: real Redis, real S3 server, real small model.
+
+    Interrupted or killed, it goes on when started again with the same command. Everything lives
+    in one folder; delete that folder and it is gone.
+    """
+    from deploy.pipeline import Job, end_servers, run_job, serve  # noqa: PLC0415 - slow to import
+
+    run = _run_of(dataset, run, folder)
+    folder = folder or STATE_FOLDER / run
+    if stop:
+        return end_servers(folder)
+    if serve_only:
+        return serve(folder)
+    return run_job(Job(run=run, folder=folder, dataset=dataset, again=_again(), **options))
+
+
+def _run_of(dataset: str | None, run: str | None, folder: Path | None) -> RunName:
+    """Return the run's name: given, or the data set's, or that of the only stack there is."""
+    if run:
+        return run_name(run)
+    if dataset:
+        return suggest_run_name("stdin" if dataset == "-" else Path(dataset).name.partition(".")[0])
+    stacks = sorted(path.parent.name for path in STATE_FOLDER.glob("*/stack.json"))
+    if folder is None and len(stacks) == 1:
+        return run_name(stacks[0])
+    raise UsageError(
+        "There is nothing to work on.",
+        why=f"No DATASET is given, and {STATE_FOLDER} holds {', '.join(stacks) or 'no run'}.",
+        fix="gen-local prompts.jsonl" if not stacks else f"gen-local --run {stacks[0]}",
+    )
+
+
+def _again() -> str:
+    """Return the command line that this process was started with, for a shell."""
+    program = Path(sys.argv[0])
+    here = Path.cwd()
+    name = program.relative_to(here) if program.is_relative_to(here) else program
+    on_path = shutil.which(program.name) == str(program)
+    return shlex.join([program.name if on_path else str(name), *sys.argv[1:]])
+
+
+def main() -> NoReturn:
+    """Run the command."""
+    run_cli(cli)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""What ``gen-local`` does with a stack: load, generate, store, fetch, and say where it all is."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import click
+
+from common.errors import EngineError, Exit, GenqError
+from common.objectstore import RunPaths, open_store
+from common.queue.run_state import Runs
+from common.redis_client import connect
+from deploy import processes
+from deploy.progress import Look, Rates, Screen, duration, screen
+from deploy.results import download, opening_lines, relative
+from deploy.stack import BUCKET, Service, Stack, program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from common.audit import RunCounts
+    from common.ids import RunName
+
+LOOK_SECONDS = 0.5
+SEAL_SECONDS = 5  # people watch: parts are sealed soon
+DEFAULT_MODEL = "smollm2"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: handled as Ctrl-C is, with another exit code."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for on the command line."""
+
+    run: RunName
+    folder: Path
+    dataset: str | None
+    again: str  # the command line that goes on with it
+    keep: bool
+    model: str | None
+    max_tokens: int
+    temperature: float | None
+    samples: int | None
+    limit: int | None
+    form: str
+
+    @property
+    def results(self) -> Path:
+        """Where the run's output is copied to."""
+        return self.folder / "results"
+
+
+class LocalRun:
+    """One run on a stack whose servers answer."""
+
+    def __init__(self, job: Job, stack: Stack) -> None:
+        self._job = job
+        self._stack = stack
+        self.last: Look | None = None
+
+    def load(self) -> int:
+        """Load the data set, or put the run back; return gen-producer's exit code."""
+        job = self._job
+        argv = [*program("gen-producer"), "load"]
+        if job.dataset is not None:
+            options = {
+                "--model": job.model or DEFAULT_MODEL,
+                "--max-tokens": job.max_tokens,
+                "--temperature": job.temperature,
+                "--samples": job.samples,
+                "--limit": job.limit,
+            }
+            argv.append(job.dataset)
+            argv += [str(x) for pair in options.items() if pair[1] is not None for x in pair]
+        code, _ = self._stack.run_command([*argv, "--run", job.run])
+        return code
+
+    def is_done(self) -> bool:
+        """Tell whether the run's output is complete."""
+        store = open_store(self._stack.settings())
+        return store.stat(RunPaths(self._job.run).success) is not None
+
+    def generate(self) -> None:
+        """Answer and store everything, and show how it goes.
+
+        Raises:
+            EngineError: the consumer ended before the run was done.
+            GenqError: the sink did.
+        """
+        consumer = self._start_consumer()
+        sink = self._stack.start_service(
+            "gen-sink", "--burst", "--seconds", str(SEAL_SECONDS), "--format", self._job.form
+        )
+        view = screen(self._job.run)
+        try:
+            with Watch(self._stack, self._job.run) as watch:
+                self._follow(consumer, sink, watch, view)
+        finally:
+            view.close()
+
+    def _start_consumer(self) -> Service:
+        model = self._job.model or DEFAULT_MODEL
+        return self._stack.start_service(
+            "gen-consumer", "--engine", "llamacpp", "--model", model, "--run", self._job.run
+        )
+
+    def _follow(self, consumer: Service, sink: Service, watch: Watch, view: Screen) -> None:
+        rates = Rates()
+        told = ""
+        while sink.exit_code() is None:
+            counts = watch.counts()
+            if counts is not None:
+                self.last = rates.look(counts, now=time.monotonic())
+                view.show(self.last)
+                if self.last.answered and counts.leased and not told:
+                    told = self._rq_info()
+                    view.say(told)
+            if consumer.exit_code() is not None and not self.is_done():
+                raise EngineError(
+                    f"The consumer ended with exit code {consumer.exit_code()}.",
+                    why=f"The last lines of {relative(consumer.log)}:\n"
+                    + processes.last_lines(consumer.log),
+                    fix=f"When that is mended, go on with: {self._job.again}",
+                )
+            time.sleep(LOOK_SECONDS)
+        if not self.is_done():
+            raise GenqError(
+                f"The sink ended with exit code {sink.exit_code()} before the run was done.",
+                why=f"The last lines of {relative(sink.log)}:\n" + processes.last_lines(sink.log),
+                fix=f"Go on with: {self._job.again}",
+            )
+
+    def _rq_info(self) -> str:
+        """Return RQ's own view of the run, with the command that shows it."""
+        rq = program("rq")
+        _, output = self._stack.run_command([*rq, "info"], capture=True)
+        shown = "\n".join("  " + line for line in output.rstrip().splitlines())
+        return f"{look_command(self._stack, relative(Path(rq[0])))} info\n{shown}"
+
+    def prove(self) -> int:
+        """Have the run proven complete and unique from storage; return the exit code."""
+        argv = [*program("gen-producer"), "verify", self._job.run]
+        code, _ = self._stack.run_command(argv)
+        return code
+
+    def fetch(self) -> list[Path]:
+        """Copy the output out of the S3 server; return the data files."""
+        return download(open_store(self._stack.settings()), self._job.run, self._job.results)
+
+    def tell(self, files: list[Path], *, seconds: float) -> None:
+        """Say where the results are and how they are opened."""
+        job = self._job
+        size = sum(file.stat().st_size for file in files) / 1e6
+        suffix = files[0].name.partition(".")[2] if files else "parquet"
+        duckdb, datasets = opening_lines(job.results / "data", suffix)
+        serve = f"{relative(program('gen-local')[0])} --run {job.run} --dir {relative(job.folder)}"
+        click.echo(
+            f"\nDone in {duration(seconds)}. {len(files)} files, {size:.1f} MB:"
+            f" {relative(job.results / 'data')}/"
+            f"\nThe same in object storage: s3://{BUCKET}/{job.run}/data/"
+            f"   (to see it: {serve} --serve)"
+            f"\n\nOpen them with DuckDB, or with datasets:\n\n{duckdb}\n\n{datasets}\n"
+        )
+
+
+class Watch:
+    """Looks at a run's counts from outside; changes nothing."""
+
+    def __init__(self, stack: Stack, run: RunName) -> None:
+        self._run = run
+        self._settings = stack.settings()
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> Self:
+        self._redis = self._loop.run_until_complete(connect(self._settings, name="local"))
+        self._runs = Runs(self._redis, self._settings.limits())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run_until_complete(self._redis.aclose())
+        self._loop.close()
+
+    def counts(self) -> RunCounts | None:
+        """Return the run's counts now, None while they cannot be had."""
+        try:
+            return self._loop.run_until_complete(self._runs.sample(self._run))
+        except GenqError:
+            return None
+
+
+@contextmanager
+def stack_at(folder: Path, *, keep: bool = False) -> Iterator[Stack]:
+    """Give a stack whose servers run; all of it is stopped at the end, however that comes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+    stack = Stack(folder)
+    leave = False
+    try:
+        if count := stack.claim():
+            click.echo(f"Ended {count} processes that an earlier start had left.", err=True)
+        stack.start_servers()
+        yield stack
+        leave = keep
+    finally:
+        try:
+            stack.close(keep_servers=leave)
+        except KeyboardInterrupt:  # a second one: now
+            processes.end_stack(stack.id, term_seconds=0.0)
+
+
+def run_job(job: Job) -> int:
+    """Bring the stack up, answer the data set, fetch the results, stop the stack.
+
+    Raises:
+        GenqError: something cannot be used as asked; all that was started is stopped then, too.
+    """
+    started = time.monotonic()
+    work: LocalRun | None = None
+    try:
+        with stack_at(job.folder, keep=job.keep) as stack:
+            work = LocalRun(job, stack)
+            if code := work.load():
+                return code
+            if not work.is_done():
+                work.generate()
+            code = work.prove()
+            work.tell(work.fetch(), seconds=time.monotonic() - started)
+            if job.keep:
+                click.echo(f"Redis and the S3 server run on: {look_command(stack)}", err=True)
+            return code
+    except KeyboardInterrupt as signalled:
+        click.echo(_safe_line(job, work.last if work else None), err=True)
+        return Exit.TERMINATED if isinstance(signalled, Terminated) else Exit.INTERRUPTED
+
+
+def _safe_line(job: Job, look: Look | None) -> str:
+    """Say what is safe and how to go on, in one line."""
+    state = ""
+    if look is not None:
+        state = f" {look.stored} of {look.total} are in object storage, "
+        state += f"{look.answered - look.stored} more are kept in Redis;"
+    return f"Stopped.{state} nothing is lost. Go on with: {job.again}"
+
+
+def serve(folder: Path) -> int:
+    """Run the servers of a stack until Ctrl-C.
+
+    Raises:
+        GenqError: a server ended by itself.
+    """
+    try:
+        with stack_at(folder) as stack:
+            click.echo(f"Redis and the S3 server run. To look: {look_command(stack)}", err=True)
+            click.echo("Ctrl-C stops them; their data stays.", err=True)
+            while stack.servers_alive():
+                time.sleep(LOOK_SECONDS)
+            raise GenqError("A server ended by itself.", why=f"See the logs in {stack.folder}.")
+    except KeyboardInterrupt:
+        return Exit.DONE
+
+
+def end_servers(folder: Path) -> int:
+    """End what runs of a stack without an owner.
+
+    Raises:
+        ConflictError: it has an owner.
+    """
+    stack = Stack(folder)
+    try:
+        count = stack.claim()
+    finally:
+        stack.close()
+    click.echo(f"Ended {count} processes." if count else "Nothing was running.", err=True)
+    return Exit.DONE
+
+
+def look_command(stack: Stack, command: str = "gen-producer status; rq info") -> str:
+    """Return a shell line that lets commands look at this stack."""
+    return f". {relative(stack.env_file)}; {command}"

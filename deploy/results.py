@@ -1,0 +1,59 @@
+"""A finished run's output, copied out of the S3 server, and the lines that open it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.objectstore import RunPaths
+
+if TYPE_CHECKING:
+    from common.ids import RunName
+    from common.objectstore import ObjectStore
+
+_COLUMNS = "row_id, verdict, content"
+
+
+def download(store: ObjectStore, run: RunName, folder: Path) -> list[Path]:
+    """Copy a run's output into ``folder``; return its data files.
+
+    What is there already with the right size is kept: the objects never change. ``_SUCCESS``
+    comes last, so a folder that has one is complete.
+    """
+    paths = RunPaths(run)
+    prefix = f"{run}/"
+    inputs = (f"{prefix}prompts/", paths.index_prefix)
+    objects = [found for found in store.list(prefix) if not found.key.startswith(inputs)]
+    objects.sort(key=lambda found: (found.key == paths.success, found.key))
+    for found in objects:
+        target = folder / found.key.removeprefix(prefix)
+        if target.exists() and target.stat().st_size == found.size:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.new")
+        draft.write_bytes(store.get(found.key))
+        draft.replace(target)
+    return sorted((folder / "data").glob("part-*"))
+
+
+def opening_lines(data: Path, suffix: str) -> tuple[str, str]:
+    """Return shell lines that open a data folder in DuckDB and with ``datasets``."""
+    python = shlex.quote(relative(Path(sys.executable)))
+    pattern = json.dumps(f"{relative(data)}/*.{suffix}", ensure_ascii=False)
+    reader = "parquet" if suffix == "parquet" else "json"
+    duckdb = f'import duckdb; duckdb.read_{reader}({pattern}).project("{_COLUMNS}").show()'
+    datasets = (
+        "from datasets import load_dataset; "
+        f'print(load_dataset("{reader}", data_files={pattern}, split="train"))'
+    )
+    return f"{python} -c {shlex.quote(duckdb)}", f"{python} -c {shlex.quote(datasets)}"
+
+
+def relative(path: Path | str) -> str:
+    """Return a path as a person in the working folder would write it."""
+    here = Path.cwd()
+    path = Path(path).absolute()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
