@@ -128,7 +128,8 @@ def _flat(settings: RunSettings) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in asdict(settings).items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
+            prefix = "" if name == "sampling" else f"{name}."  # these are flags of their own
+            flat |= {f"{prefix}{inner}": item for inner, item in value.items()}
         else:
             flat[name] = value
     return flat
