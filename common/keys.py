@@ -25,7 +25,11 @@ Types and meanings of the keys of one run (``n`` is an item's number, ``R-n`` it
     deaths        hash    n -> engine deaths that the item was in
     dead          hash    n -> class of the failure that dead-lettered it
     ghosts        set     n: ids left in the queue whose item has a result
+    expired       hash    n -> the holder that the reaper took the item from, until it is handed out
     answers       hash    ``worker:operation`` -> last request id and its answer, for repeated calls
+    seen          hash    job id -> when it was first seen in RQ's intermediate list (unix ms)
+    foreign       list    ids found in the queue that are not the run's
+    scratch       any     of use inside one script only
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ _OURS = "genq"
 RQ_QUEUES = f"{_RQ}:queues"
 RQ_SUSPENDED = f"{_RQ}:suspended"
 RQ_WORKERS = f"{_RQ}:workers"
+RQ_WORKER_PREFIX = f"{_RQ}:worker:"
 RQ_QUEUE_PREFIX = f"{_RQ}:queue:"
 RUNS = f"{_OURS}:runs"  # zset: run name -> creation time (unix s)
 STARTED = f"{_OURS}:started"  # hash: the Redis process that was last seen, and since when
@@ -148,13 +153,65 @@ class RunKeys:
         return self._own("answers")
 
     @property
+    def expired(self) -> str:
+        return self._own("expired")
+
+    @property
+    def seen(self) -> str:
+        return self._own("seen")
+
+    @property
+    def foreign(self) -> str:
+        return self._own("foreign")
+
+    @property
+    def scratch(self) -> str:
+        return self._own("scratch")
+
+    @property
     def reap_lock(self) -> str:
         return self._own("reap")
+
+    def script_keys(self) -> list[str]:
+        """Return what every Lua script gets as KEYS, in the order in which _run.lua names them."""
+        return [
+            self.queue,
+            self.intermediate,
+            self.wip,
+            self.scheduled,
+            self.failed,
+            self.finished,
+            self.job_prefix,
+            self.result_prefix,
+            RQ_WORKER_PREFIX,
+            RQ_QUEUES,
+            RQ_SUSPENDED,
+            self.meta,
+            self.counts,
+            self.lease,
+            self.holder,
+            self.done,
+            self.committed,
+            self.chunks,
+            self.stream,
+            self.deliveries,
+            self.deaths,
+            self.dead,
+            self.ghosts,
+            self.expired,
+            self.answers,
+            self.seen,
+            self.foreign,
+            self.reap_lock,
+            self.scratch,
+            RUNS,
+            STARTED,
+        ]
 
 
 def worker_key(worker: WorkerName) -> str:
     """RQ's hash of one worker."""
-    return f"{_RQ}:worker:{worker}"
+    return f"{RQ_WORKER_PREFIX}{worker}"
 
 
 def gauges_key(worker: WorkerName) -> str:

@@ -3,5 +3,9 @@
 prompts.py    items waiting, leased, retried: what producers and consumers do
 results.py    results on their way: what the sink does
 run_state.py  runs as a whole: create, list, pause, close, count
+scan.py       which items are anywhere, for repair
+workers.py    workers as RQ registers them
+failures.py   reasons of failures in RQ's format
 scripts.py    the Lua scripts of lua/, loaded and called
+job.py        what a stock RQ worker runs
 """

@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Turns what a stock RQ worker is running into a short lease of ours, so that it comes back.
+-- KEYS  of the run
+-- ARGV  3 worker; 4 token; 5 lease ms; 6 job id
+-- Returns  adopted, answered (nothing to do), leased (by somebody else), or unknown (not ours)
+-- Idempotent  by the lease
+local worker, token, id = ARGV[3], ARGV[4], ARGV[6]
+local n = epoch and item_of(id)
+if not n then return 'unknown' end
+local member = stock_running()[id]
+if member then call('ZREM', wip, member) end
+call('LREM', inter, 0, id)
+if call('GETBIT', done, n) == 1 then
+  call('SREM', ghosts, n)
+  return 'answered'
+end
+if call('HEXISTS', holder, n) == 1 then return 'leased' end
+call('ZREM', scheduled, id)
+call('ZREM', failed, id)
+call('HDEL', expired, n)
+call('ZADD', lease, now + tonumber(ARGV[5]), n)
+call('HSET', holder, n, token .. ' ' .. worker)
+call('ZADD', wip, '+inf', id .. ':' .. token)
+return 'adopted'

@@ -1,0 +1,18 @@
+#!lua
+-- Marks items as committed in a run of which nothing was loaded yet.
+-- KEYS  of the run
+-- ARGV  3 bitmap: bit k is item k, the most significant bit of a byte first
+-- Returns  how many items are committed, or -1: something is loaded, so that `commit` has to do it
+-- Idempotent  by the bits
+if #ARGV[3] > math.ceil(total / 8) then return redis.error_reply('GENQ_BAD no such item') end
+if over then return redis.error_reply('GENQ_CLOSED ' .. state) end
+if call('BITCOUNT', chunks) > 0 or call('BITCOUNT', done) ~= call('BITCOUNT', committed) then
+  return -1
+end
+call('SET', scratch, ARGV[3])
+call('BITOP', 'OR', committed, committed, scratch)
+call('DEL', scratch)
+call('SET', done, call('GET', committed) or '')
+local bits = call('BITCOUNT', committed)
+call('HSET', counts, 'loaded', bits, 'committed', bits)
+return bits

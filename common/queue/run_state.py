@@ -1,0 +1,378 @@
+"""Runs as a whole: made, listed, steered, counted, closed.
+
+Reading changes nothing: :meth:`Runs.sample` is one script that cannot write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from common.audit import RunCounts, check_counts
+from common.errors import ConflictError, QueueError, RunClosedError
+from common.ids import Epoch, Item, RunName, WorkerName, item_of_job, new_epoch
+from common.keys import RQ_SUSPENDED, RUNS, RunKeys
+from common.queue import workers
+from common.queue.failures import decode_reason
+from common.queue.scan import open_bitmap
+from common.queue.scripts import ANY_EPOCH, Scripts, explain
+from common.records import RunInfo, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import redis.asyncio
+
+    from common.queue.prompts import QueueLimits
+    from common.records import RunManifest
+
+CANCEL_ITEMS = 1000
+REQUEUE_ITEMS = 500
+_COMMIT_ITEMS = 500
+_SETTLE_TRIES = 5
+_SETTLE_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class FailureInfo:
+    """A dead item, and why."""
+
+    item: Item
+    verdict: str
+    text: str
+    worker: str
+    at: float  # unix s
+
+
+# Inside Runs, `list` is its method.
+FailureInfos = list[FailureInfo]
+WorkerInfos = list[workers.WorkerInfo]
+
+
+class Runs:
+    """All runs in one Redis.
+
+    Raises, from every call that names a run:
+        EpochError: it is not there.
+        QueueError: the server refused or could not be reached.
+    """
+
+    def __init__(self, redis: redis.asyncio.Redis, limits: QueueLimits) -> None:
+        self._redis: Any = redis  # its types allow for answers in text; ours are bytes
+        self._limits = limits
+
+    def _scripts(self, run: RunName, epoch: str = ANY_EPOCH) -> Scripts:
+        return Scripts(self._redis, run, epoch)
+
+    async def create(self, manifest: RunManifest, *, priority: int = 0) -> RunInfo:
+        """Make the run, under a new epoch; one of the same fingerprint is returned as it is.
+
+        Raises:
+            ConflictError: a run of this name has other rows or another number of items.
+        """
+        settings = manifest.settings
+        facts = {
+            "fingerprint": manifest.fingerprint,
+            "model": settings.model,
+            "model_fingerprint": settings.model_fingerprint,
+            "created_by": manifest.genq_version,
+        }
+        answer = await self._scripts(manifest.run).call(
+            "create",
+            new_epoch(),
+            manifest.items,
+            settings.max_attempts,
+            priority,
+            *(part for pair in facts.items() for part in pair),
+        )
+        info = _run_info(manifest.run, _texts(answer))
+        if (info.fingerprint, info.items) != (manifest.fingerprint, manifest.items):
+            raise ConflictError(
+                f"Run {manifest.run} exists with other rows.",
+                why=f"Redis holds {info.items} items of fingerprint {info.fingerprint[:12]};"
+                f" these are {manifest.items} of {manifest.fingerprint[:12]}.",
+                fix="Choose another name with --run.",
+            )
+        return info
+
+    async def get(self, run: RunName) -> RunInfo | None:
+        """Return what Redis knows of a run, or None."""
+        facts = await self._ask(run, self._redis.hgetall(RunKeys(run).meta))
+        return _run_info(run, _texts_of(facts)) if facts else None
+
+    async def list(self) -> list[RunInfo]:
+        """Return all runs: the highest priority first, then the oldest."""
+        names = await self._ask(RunName("*"), self._redis.zrange(RUNS, 0, -1))
+        found = [await self.get(RunName(name.decode())) for name in names]
+        runs = [info for info in found if info]
+        return sorted(runs, key=lambda info: (-info.priority, info.created))
+
+    async def sample(self, run: RunName) -> RunCounts:
+        """Return where the run's items are.
+
+        One script reads all of it at one moment. Only stock RQ workers move items in two steps:
+        a sample that does not add up is taken again a few times before it is believed.
+        """
+        for _ in range(_SETTLE_TRIES):
+            answer = await self._scripts(run).call("sample")
+            counts = _run_counts(run, answer)
+            if not check_counts(counts):
+                break
+            await asyncio.sleep(_SETTLE_SECONDS)
+        return counts
+
+    async def restore(self, run: RunName, epoch: Epoch, *, committed: bytes) -> None:
+        """Mark items as committed: bit ``k`` is item ``k``, the top bit of a byte first.
+
+        At once where nothing was loaded yet; else item by item, as a sink's commit does.
+        """
+        bits = committed.rstrip(b"\0")
+        if not bits:
+            return
+        scripts = self._scripts(run, epoch)
+        if int(await scripts.call("restore", bits)) >= 0:
+            return
+        known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
+        new = [item for item in _set_bits(bits) if not _bit(known, item)]
+        for start in range(0, len(new), _COMMIT_ITEMS):
+            some = new[start : start + _COMMIT_ITEMS]
+            ttl = self._limits.result_ttl_seconds
+            await scripts.call("commit", ttl, *(part for item in some for part in (item, "-")))
+
+    async def open(self, run: RunName) -> None:
+        """Say that all chunks were enqueued; a run that was paused or held meanwhile stays so."""
+        await self._move(run, "open", "loading")
+
+    async def pause(self, run: RunName) -> None:
+        """Hand nothing out until `resume`; what is leased goes on."""
+        await self._steer(run, "paused", "loading", "open", "held")
+
+    async def resume(self, run: RunName) -> None:
+        """Hand out again, after `pause` or `hold`."""
+        await self._steer(run, "open", "paused", "held")
+
+    async def hold(self, run: RunName, reason: str) -> None:
+        """As `pause`, by us: ``reason`` says why, for ``status``."""
+        await self._steer(run, "held", "loading", "open", reason=reason)
+
+    async def cancel(self, run: RunName) -> None:
+        """Take out what is open, in steps; what is committed or in the stream stays.
+
+        Raises:
+            RunClosedError: the run is finished.
+        """
+        while int(await self._scripts(run).call("cancel", CANCEL_ITEMS)):
+            pass
+
+    async def close(self, run: RunName) -> bool:
+        """Close the run if every item is committed or dead; tell whether it is closed now."""
+        return bool(await self._scripts(run).call("close"))
+
+    async def reopen(self, run: RunName) -> None:
+        """Open a closed run again; a cancelled one is to be loaded again."""
+        await self._move(run, "open", "closed")
+        await self._move(run, "loading", "cancelled")
+
+    async def requeue(
+        self, run: RunName, *, verdict: Verdict | None = None, items: Sequence[Item] = ()
+    ) -> int:
+        """Queue dead items again, with a fresh budget: those named, or all, or all of a class.
+
+        Returns how many. In steps, so that the server is not held up.
+
+        Raises:
+            RunClosedError: `reopen` it first, once its ``_SUCCESS`` is gone.
+        """
+        chosen = [item async for item, name in self._dead(run) if verdict in (None, name)]
+        if items:
+            wanted = set(items)
+            chosen = [item for item in chosen if item in wanted]
+        given = 0
+        for start in range(0, len(chosen), REQUEUE_ITEMS):
+            some = chosen[start : start + REQUEUE_ITEMS]
+            given += int(await self._scripts(run).call("requeue", *some))
+        return given
+
+    async def open_items(self, run: RunName) -> bytes:
+        """Return a bitmap of the items that are anywhere: open, dead or answered.
+
+        The run goes on meanwhile, so a zero bit is a hint: `PromptQueue.enqueue_missing` looks
+        again before it believes it.
+        """
+        info = await self.get(run)
+        items = info.items if info else 0
+        bitmap: bytes = await self._ask(run, open_bitmap(self._redis, run, items))
+        return bitmap
+
+    async def failures(self, run: RunName, *, limit: int) -> FailureInfos:
+        """Return dead items with their reasons, at most ``limit``."""
+        keys = RunKeys(run)
+        found: FailureInfos = []
+        async for item, name in self._dead(run):
+            if len(found) == limit:
+                break
+            key = f"{keys.result_prefix}{item}"
+            last = await self._ask(run, self._redis.xrevrange(key, count=1))
+            fields = last[0][1] if last else {}
+            found.append(
+                FailureInfo(
+                    item,
+                    name,
+                    decode_reason(fields.get(b"exc_string", b"")) if fields else "",
+                    fields.get(b"worker_name", b"").decode(),
+                    int(last[0][0].split(b"-")[0]) / 1000 if last else 0.0,
+                )
+            )
+        return found
+
+    async def failures_by_class(self, run: RunName) -> dict[str, int]:
+        """Return how many items are dead, by class; the commonest first."""
+        tally: dict[str, int] = {}
+        async for _, name in self._dead(run):
+            tally[name] = tally.get(name, 0) + 1
+        return dict(sorted(tally.items(), key=lambda pair: -pair[1]))
+
+    async def workers(self) -> WorkerInfos:
+        """Return the workers that are registered with RQ, with their figures."""
+        found: WorkerInfos = await self._ask(RunName("*"), workers.all_workers(self._redis))
+        return found
+
+    async def set_gauges(
+        self, worker: WorkerName, mapping: Mapping[str, str | int | float], ttl: int
+    ) -> None:
+        """Publish a worker's figures for ``ttl`` seconds."""
+        await self._ask(RunName("*"), workers.set_gauges(self._redis, worker, mapping, ttl))
+
+    async def suspended(self) -> bool:
+        """Tell whether somebody has run ``rq suspend``."""
+        return bool(await self._ask(RunName("*"), self._redis.exists(RQ_SUSPENDED)))
+
+    async def _dead(self, run: RunName) -> AsyncIterator[tuple[Item, str]]:
+        """Yield dead items with their classes; an item may come twice while Redis moves things."""
+        keys = RunKeys(run)
+        cursor, first = 0, True
+        while cursor or first:
+            first = False
+            scan = self._redis.hscan(keys.dead, cursor, count=1000)
+            cursor, classes = await self._ask(run, scan)
+            ids = [f"{run}-{int(n)}" for n in classes]
+            if not ids:
+                continue
+            # `rq requeue` takes an item out of rq:failed without telling us.
+            scores = await self._ask(run, self._redis.zmscore(keys.failed, ids))
+            for job, name, score in zip(ids, classes.values(), scores, strict=True):
+                item = item_of_job(run, job)
+                if score is not None and item is not None:
+                    yield item, name.decode()
+
+    async def _move(self, run: RunName, to: str, *origins: str, reason: str = "") -> str:
+        before = await self._scripts(run).call("state", to, reason, *origins)
+        return str(before.decode())
+
+    async def _steer(self, run: RunName, to: str, *origins: str, reason: str = "") -> None:
+        before = await self._move(run, to, *origins, reason=reason)
+        if before in ("closed", "cancelled"):
+            raise RunClosedError(f"Run {run} is {before}.")
+
+    async def _ask(self, run: RunName, question: Any) -> Any:
+        try:
+            return await question
+        except (RedisError, OSError) as error:
+            raise explain(error, run, "reading") from error
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    parts = [part.decode() for part in flat]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _texts_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+def _run_info(run: RunName, facts: Mapping[str, str]) -> RunInfo:
+    try:
+        return RunInfo(
+            run=run,
+            epoch=Epoch(facts["epoch"]),
+            state=facts["state"],
+            priority=int(facts["priority"]),
+            items=int(facts["total"]),
+            fingerprint=facts["fingerprint"],
+            model=facts["model"],
+            model_fingerprint=facts["model_fingerprint"],
+            created=int(facts["created"]) / 1000,
+            hold_reason=facts.get("hold_reason", ""),
+        )
+    except (KeyError, ValueError) as error:
+        raise QueueError(
+            f"What Redis holds of run {run} cannot be read.", why=str(error)
+        ) from error
+
+
+def _run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
+    numbers, facts, counters = answer[0], _texts(answer[1]), _texts(answer[2])
+    queued, waiting, leased, generated, committed, dead, done, ghosts, foreign = numbers[:9]
+    stray_holders, stray_mirrors, finished, taking, now_ms, overdue_ms = numbers[9:]
+
+    def number(name: str) -> int:
+        return int(counters.get(name, 0))
+
+    def named(prefix: str) -> dict[str, int]:
+        found = {name: int(n) for name, n in counters.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): n for name, n in found.items() if n}
+
+    def since(name: str) -> float | None:
+        return (now_ms - int(counters[name])) / 1000 if name in counters else None
+
+    return RunCounts(
+        run=run,
+        epoch=facts["epoch"],
+        state=facts["state"],
+        total=int(facts["total"]),
+        loaded=number("loaded"),
+        queued=queued,
+        waiting=waiting,
+        leased=leased,
+        generated=generated,
+        committed=committed,
+        dead=dead,
+        ghosts=ghosts,
+        foreign=foreign,
+        done=done,
+        committed_counter=number("committed"),
+        stray_holders=stray_holders,
+        stray_mirrors=stray_mirrors,
+        finished_window=finished,
+        taking=taking,
+        stream_bytes=number("stream_bytes"),
+        prompt_tokens=number("prompt_tokens"),
+        completion_tokens=number("completion_tokens"),
+        wasted_tokens=number("wasted_tokens"),
+        failures=named("failure:"),
+        verdicts=named("verdict:"),
+        hold_reason=facts.get("hold_reason", ""),
+        priority=int(facts["priority"]),
+        at=now_ms / 1000,
+        oldest_wait=overdue_ms / 1000,
+        since_lease=since("last_lease"),
+        since_result=since("last_result"),
+    )
+
+
+def _bit(bits: bytes, item: int) -> bool:
+    byte = bits[item // 8] if item // 8 < len(bits) else 0
+    return bool(byte & (0x80 >> item % 8))
+
+
+def _set_bits(bits: bytes) -> list[int]:
+    return [
+        place * 8 + bit
+        for place, byte in enumerate(bits)
+        if byte
+        for bit in range(8)
+        if byte & (0x80 >> bit)
+    ]
