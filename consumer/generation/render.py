@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consumer.engine.api import Renderer
 from consumer.generation.verdict import Thinking, opens_thought
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from consumer.engine.api import Renderer
 
 TAIL_IDS = (
     5  # enough for an opened thought; short, so that it is the template's text and few differ

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from common.ids import Item, derived_seed
 from common.records import Row, RunSettings, Sampling, Verdict
 from consumer.engine.api import EngineFacts, GenerateRequest, check_ids
 from consumer.generation.verdict import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,15 @@ its deliveries, while an engine that answers 500 to everything must not use up a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from common.records import Verdict
-from consumer.engine.api import Answer, GenerateRequest, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumer.engine.api import Answer, GenerateRequest, Reply
 
 TEXT_BYTES = 400  # of an engine's words in a fault's text
 TAIL_TOKENS = 2048  # how much of an answer's end is searched for a loop
@@ -30,7 +34,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _OVERLOADED = re.compile(r"queue is full|higher priority request|overloaded", re.IGNORECASE)
-_OUT_OF_TIME = re.compile(r"time(d)?[ -]?out|out of time", re.IGNORECASE)
+_OUT_OF_TIME = re.compile(r"no answer within|time(d)?[ -]?out|out of time", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Judged:
 def examine(reply: Reply, sent: GenerateRequest, read: Callable[[bytes], Answer]) -> Answer | Fault:
     """Return the answer that ``reply`` holds to the request ``sent``, or why there is none."""
     if reply.status is None:
-        late = _OUT_OF_TIME.search(reply.error)
+        late = reply.sent and _OUT_OF_TIME.search(reply.error)
         return Fault(Verdict.TIMEOUT if late else Verdict.ENGINE_DOWN, reply.error[:TEXT_BYTES])
     if reply.status != 200:
         return _refusal(reply.status, _words(reply.body))

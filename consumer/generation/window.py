@@ -1,6 +1,6 @@
-"""How many requests to keep in flight: enough that the engine never starves, few enough that it
-neither retracts nor refuses. Pure: figures in, a number out.
+"""How many requests to keep in flight. Pure: the engine's figures in, a number out.
 
+Enough that the engine never starves, few enough that it neither retracts nor refuses.
 The window doubles from small while the engine takes everything, then creeps up to a little over
 the engine's own limit (a short queue inside it hides our latency), and gives way at once when the
 engine retracts, refuses, or lets requests wait.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from consumer.engine.api import EngineLoad
+if TYPE_CHECKING:
+    from consumer.engine.api import EngineLoad
 
 START = 8
 OVERSHOOT = 0.25  # of the engine's running limit: a queue inside it, so that it never starves

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from common.records import Sampling, Verdict
-from consumer.engine.api import Answer, GenerateRequest, Reply
 from consumer.engine import engine_named
+from consumer.engine.api import Answer, GenerateRequest, Reply
 from consumer.generation.verdict import Fault, Thinking, examine, judge, loop_period
 
 SENT = GenerateRequest(rid="ab" * 16, input_ids=[1, 2], sampling=Sampling(max_tokens=4), seed=0)

@@ -1,0 +1,382 @@
+"""The consumer: one engine kept full with leased items, from start to drain.
+
+Ties together the supervisor (the engine's life), the pump (what is in flight), the keeper and the
+outbox (leases and outcomes), and the reporter (what the tools see). Each is a task of its own;
+none waits for another longer than a Redis call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import Exit, QueueError
+from common.ids import RunName, WorkerName, item_of_job
+from consumer.gauges import Rates
+from consumer.generation.client import Client
+from consumer.generation.pump import Pump, PumpSignals
+from consumer.generation.render import Prompts
+from consumer.generation.runner import Ready, Runner
+from consumer.leases.catalogue import Catalogue
+from consumer.leases.fetcher import Fetcher
+from consumer.leases.keeper import Keeper
+from consumer.leases.outbox import Outbox
+from consumer.leases.shards import Shards
+from consumer.reporter import BEAT_SECONDS, Commands, Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine
+    from typing import Any
+
+    import redis.asyncio
+
+    from common.objectstore import ObjectStore
+    from common.queue.prompts import QueueLimits
+    from common.queue.run_state import Runs
+    from common.records import RunInfo
+    from consumer.engine.api import Engine, EngineFacts, EngineSpec
+    from consumer.engine.supervisor import Supervisor
+    from consumer.stopping import Stopping
+
+REFRESH_SECONDS = 1.0  # how often the runs are read
+REAP_SECONDS = 5.0
+LOAD_SECONDS = 1.0  # how often the engine's figures are read
+GAUGE_SECONDS = 2.0
+GAUGE_TTL_SECONDS = 30
+LAST_DELIVERY_SECONDS = 15.0  # at the end, for what the queue has not taken yet
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Called as things happen, for tests to wait for. Nothing hangs on them."""
+
+    leased: Callable[[int], None] = lambda _n: None
+    generated: Callable[[str], None] = lambda _verdict: None
+    completed: Callable[[int], None] = lambda _n: None
+    drained: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a consumer was asked to do."""
+
+    runs: Collection[RunName] = ()  # none: every run that the engine may serve
+    burst: bool = False
+    renew_seconds: float = 15.0
+    drain_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a consumer works with; opened and closed by whoever starts it."""
+
+    redis: redis.asyncio.Redis
+    runs: Runs
+    limits: QueueLimits
+    store: ObjectStore
+    engine: Engine
+    spec: EngineSpec
+    supervisor: Supervisor
+    reporter: Reporter
+
+
+@dataclass(slots=True)
+class _Once:
+    """Says a trouble once, and once that it is over."""
+
+    what: str
+    _on: bool = field(default=False)
+
+    def trouble(self, error: Exception) -> None:
+        if not self._on:
+            log.warning("in trouble, trying again", what=self.what, why=str(error))
+        self._on = True
+
+    def over(self) -> None:
+        if self._on:
+            log.info("trouble is over", what=self.what)
+        self._on = False
+
+
+class Consumer:
+    """Runs until it is stopped, its engine is beyond help, or (in a burst) nothing is left."""
+
+    def __init__(
+        self, parts: Parts, plan: Plan, stopping: Stopping, signals: Signals | None = None
+    ) -> None:
+        self._parts = parts
+        self._plan = plan
+        self._stopping = stopping
+        self._signals = signals or Signals()
+        self._facts: EngineFacts | None = None
+        self._down = asyncio.Event()
+        self._began = time.monotonic()
+        self._condemned: set[int] = set()
+        worker = WorkerName(parts.reporter.name)
+        self.catalogue = Catalogue(
+            parts.redis, parts.runs, parts.store, parts.limits, only=plan.runs
+        )
+        self.keeper = Keeper(worker, plan.renew_seconds)
+        self.outbox = Outbox(
+            worker, self.keeper, self.catalogue.present_queue, self._signals.completed
+        )
+        self.client = Client(parts.engine, parts.supervisor)
+        self.pump = Pump(
+            Fetcher(worker, self.catalogue, Shards(parts.store), self.keeper, self.outbox),
+            self.keeper,
+            self.outbox,
+            Runner(parts.engine, self.client, worker, lambda: self.pump.in_flight),
+            PumpSignals(
+                leased=self._signals.leased,
+                generated=lambda verdict: self._signals.generated(str(verdict)),
+                condemned=self._condemn,
+            ),
+            closed=self._closed,
+        )
+        self.rates = Rates()
+
+    async def run(self) -> Exit:
+        """Work until told to stop; then drain.
+
+        Raises:
+            ConflictError: another consumer has the GPU.
+            EngineError: the engine cannot be used; what was leased has been given back.
+        """
+        supervisor = self._parts.supervisor
+        supervisor.on_down = self._engine_down
+        supervisor.in_flight = lambda: len(self.client)
+        await supervisor.start()
+        self._parts.reporter.listen(
+            Commands(self._stopping.ask_from_thread(Exit.DONE), self._stop_job_from_thread())
+        )
+        background = [self._spawn(run) for run in self._services()]
+        work = [self._spawn(self._follow_engine), self._spawn(self.pump.run)]
+        asked = self._spawn(self._stopping.wait)
+        try:
+            done, _ = await asyncio.wait(
+                {asked, *background, *work}, return_when=asyncio.FIRST_COMPLETED
+            )
+            await self._drain(work)
+        finally:
+            await _cancel([asked, *work, *background])
+            await self.client.close()
+            await supervisor.stop(now=self._stopping.hurried.is_set())
+            await self._report(state="stopped")
+            await self._parts.reporter.close()
+        for task in done - {asked}:
+            task.result()  # raises what ended it
+        self._signals.drained()
+        return self._stopping.code
+
+    def _services(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        return [
+            self.keeper.run,
+            self.keeper.watch_loop,
+            self.outbox.run,
+            self._refresh_runs,
+            self._reap,
+            self._watch_load,
+            self._show,
+        ]
+
+    @staticmethod
+    def _spawn(run: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        return asyncio.create_task(run(), name=run.__qualname__)
+
+    async def _drain(self, work: list[asyncio.Task[Any]]) -> None:
+        await _cancel(work)
+        in_flight = self.pump.in_flight
+        if in_flight and not self._stopping.hurried.is_set():
+            log.info("draining", in_flight=in_flight, grace_seconds=self._plan.drain_seconds)
+        await self.pump.drain(self._plan.drain_seconds, self._stopping.hurried)
+        try:
+            await asyncio.wait_for(self.outbox.drained(), LAST_DELIVERY_SECONDS)
+        except TimeoutError:
+            log.warning("left undelivered; the leases will end by themselves", n=len(self.outbox))
+
+    # The engine
+
+    async def _follow_engine(self) -> None:
+        """Give each engine that comes up to the pump.
+
+        Raises:
+            EngineError: none will come up any more.
+        """
+        supervisor = self._parts.supervisor
+        while True:
+            self._down.clear()
+            facts = await supervisor.wait_ready()
+            self._facts = facts
+            self.rates.restart()
+            try:
+                await self.catalogue.refresh(facts)
+            except QueueError as error:
+                log.warning("runs not read yet", why=str(error))
+            renderer = self._parts.engine.renderer(self._parts.spec, supervisor.http)
+            log.info(
+                "engine ready",
+                engine=f"{facts.engine} {facts.version}",
+                model=facts.model,
+                max_running=facts.max_running,
+                context=facts.context_tokens,
+            )
+            self.pump.engine_up(Ready(facts, Prompts(renderer)))
+            await self._down.wait()
+
+    def _engine_down(self, incarnation: int, reason: str) -> None:
+        self.pump.engine_down()
+        self.client.engine_down(incarnation, reason, died=incarnation not in self._condemned)
+        self._down.set()
+
+    def _condemn(self, reason: str) -> None:
+        log.error("engine condemned", why=reason)
+        self._condemned.add(self._parts.supervisor.incarnation)
+        self._parts.supervisor.condemn(reason)
+
+    async def _watch_load(self) -> None:
+        while True:
+            await asyncio.sleep(LOAD_SECONDS)
+            if self.pump.ready is None:
+                continue
+            if (load := self._parts.supervisor.load) is not None:
+                before = self.pump.window.size
+                self.rates.sample(time.monotonic(), load.generated_tokens)
+                if self.pump.window.observe(load, in_flight=self.pump.in_flight) > before:
+                    self.pump.nudge()
+
+    # The queue
+
+    def _closed(self) -> str:
+        if self.catalogue.suspended:
+            return "suspended"
+        return "" if self.catalogue.active else "no run to serve"
+
+    async def _refresh_runs(self) -> None:
+        trouble = _Once("runs cannot be read")
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            if self._facts is None:
+                continue
+            before = {active.info.run for active in self.catalogue.active}
+            try:
+                await self.catalogue.refresh(self._facts)
+                finished = self._plan.burst and await self._nothing_left()
+            except QueueError as error:
+                trouble.trouble(error)
+                continue
+            trouble.over()
+            if {active.info.run for active in self.catalogue.active} - before:
+                self.pump.nudge()
+            if finished:
+                log.info("nothing is left to lease")
+                self._stopping.ask(Exit.DONE)
+
+    async def _nothing_left(self) -> bool:
+        """Return whether a burst has come to its end: none runs, none can be leased."""
+        if self.pump.in_flight or len(self.outbox) or len(self.keeper):
+            return False
+        if self._closed():
+            return True
+        if not self.pump.idle:
+            return False
+        counts = [await self._parts.runs.sample(a.info.run) for a in self.catalogue.active]
+        return all(count.queued + count.waiting == 0 for count in counts)
+
+    async def _reap(self) -> None:
+        trouble = _Once("expired leases cannot be reaped")
+        while True:
+            await asyncio.sleep(REAP_SECONDS)
+            for info in list(self.catalogue.infos):
+                try:
+                    await self._reap_run(info)
+                    trouble.over()
+                except QueueError as error:
+                    trouble.trouble(error)
+
+    async def _reap_run(self, info: RunInfo) -> None:
+        queue = self.catalogue.queue_of(info)
+        while (await queue.reap()).more:
+            pass
+
+    def _stop_job_from_thread(self) -> Callable[[str], None]:
+        loop = asyncio.get_running_loop()
+        return lambda job: _soon(loop, lambda: self._stop_job(job))
+
+    def _stop_job(self, job: str) -> None:
+        for info in self.catalogue.infos:
+            item = item_of_job(info.run, job)
+            if item is not None and self.pump.stop_item(info.run, item):
+                log.info("item stopped by command", run=info.run, item=item)
+                return
+        log.warning("stop-job ignored: not generating it", job=job)
+
+    # What is seen from outside
+
+    @property
+    def state(self) -> str:
+        """RQ's word for what the worker does."""
+        if self.catalogue.suspended:
+            return "suspended"
+        if self.pump.in_flight:
+            return "busy"
+        return "idle" if self.pump.ready else "started"
+
+    async def _show(self) -> None:
+        trouble = _Once("gauges cannot be written")
+        beat_at = 0.0
+        while True:
+            if time.monotonic() >= beat_at:
+                await self._report(state=self.state)
+                beat_at = time.monotonic() + BEAT_SECONDS
+            try:
+                await self._parts.runs.set_gauges(
+                    WorkerName(self._parts.reporter.name), self.gauges(), GAUGE_TTL_SECONDS
+                )
+                trouble.over()
+            except QueueError as error:
+                trouble.trouble(error)
+            await asyncio.sleep(GAUGE_SECONDS)
+
+    async def _report(self, *, state: str) -> None:
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
+        await self._parts.reporter.beat(
+            state=state,
+            queues=self.catalogue.names(self._facts),
+            seconds=seconds if state == "busy" else 0.0,
+        )
+
+    def gauges(self) -> dict[str, str]:
+        """Return this consumer's figures for the status screen."""
+        spec, tally = self._parts.spec, self.outbox.tally
+        return {
+            **self.rates.place(spec.gpu),
+            "engine": str(self._parts.supervisor.state),
+            "engine_starts": str(self._parts.supervisor.incarnation),
+            "model": spec.model,
+            "in_flight": str(self.pump.in_flight),
+            "window": str(self.pump.window.size if self.pump.ready else 0),
+            "max_running": str(self._facts.max_running if self._facts else 0),
+            "tokens_per_second": f"{self.rates.tokens_per_second:.1f}",
+            "completed": str(tally.succeeded),
+            "failed": str(tally.failed),
+            "undelivered": str(len(self.outbox)),
+            "waiting_for": self._closed() if self.pump.ready else "engine",
+        }
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call)
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

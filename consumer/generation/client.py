@@ -1,0 +1,135 @@
+"""Sends requests to the engine that is up now, once each, and lets go of them cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from consumer.engine.api import Reply
+from consumer.engine.states import EngineState
+
+if TYPE_CHECKING:
+    from consumer.engine.api import Engine, GenerateRequest, Http
+
+
+# How long after a lost connection to wait for news of the engine's death: the process ends a
+# moment after its sockets.
+DEATH_SECONDS = 1.5
+POLL_SECONDS = 0.05
+
+
+class Serving(Protocol):
+    """What the client needs to know of the supervisor."""
+
+    @property
+    def state(self) -> EngineState:
+        """The engine's state."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Goes up with each start of the engine."""
+        ...
+
+    @property
+    def http(self) -> Http:
+        """The connection to the engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a request; ``died``: the engine died of its own with the request in it."""
+
+    reply: Reply
+    died: bool = False
+
+
+class Client:
+    """Generations in flight at one supervised engine.
+
+    A request is sent once: whether to try again is the queue's decision.
+    """
+
+    def __init__(self, engine: Engine, serving: Serving) -> None:
+        self._engine = engine
+        self._serving = serving
+        self._calls: dict[asyncio.Task[Reply], int] = {}
+        self._down: dict[asyncio.Task[Reply], Sent] = {}
+        self._gone: dict[int, bool] = {}  # incarnations that are down, and whether they died
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    async def send(self, request: GenerateRequest, *, seconds: float) -> Sent:
+        """Return the engine's reply, or how there came to be none.
+
+        When the caller is cancelled, the engine is told to give the request up.
+        """
+        if not self._up:
+            return Sent(Reply(None, b"", "the engine is not ready", sent=False))
+        incarnation = self._serving.incarnation
+        path, body = self._engine.generate(request)
+        call = asyncio.ensure_future(self._serving.http.post(path, body, seconds))
+        self._calls[call] = incarnation
+        began = time.monotonic()
+        try:
+            reply = await call
+        except asyncio.CancelledError:
+            if call in self._down and not _cancelled_from_outside():
+                return self._down[call]
+            call.cancel()
+            self._abort(request.rid)
+            raise
+        finally:
+            self._calls.pop(call, None)
+            self._down.pop(call, None)
+        if reply.status is not None or not reply.sent:
+            return Sent(reply)
+        if time.monotonic() - began >= seconds:
+            self._abort(request.rid)  # out of time here is not out of mind there
+            return Sent(reply)
+        return Sent(reply, await self._died(incarnation))
+
+    def engine_down(self, incarnation: int, reason: str, *, died: bool) -> None:
+        """End every request that the engine of that incarnation (or an older one) will not answer.
+
+        ``died``: of its own, so one of the requests may have been the cause.
+        """
+        self._gone[incarnation] = died
+        for call, born in list(self._calls.items()):
+            if born <= incarnation and not call.done():
+                self._down[call] = Sent(Reply(None, b"", f"engine down: {reason}"), died)
+                call.cancel()
+
+    async def _died(self, incarnation: int) -> bool:
+        """Return whether the engine died of its own, now that a connection to it broke."""
+        until = time.monotonic() + DEATH_SECONDS
+        while incarnation not in self._gone and time.monotonic() < until:  # noqa: ASYNC110 - bounded
+            await asyncio.sleep(POLL_SECONDS)
+        return self._gone.get(incarnation, False)
+
+    @property
+    def _up(self) -> bool:
+        serving = self._serving
+        return serving.state is EngineState.READY and serving.incarnation not in self._gone
+
+    async def close(self) -> None:
+        """Wait shortly for the last aborts to be sent."""
+        if self._aborts:
+            await asyncio.wait(self._aborts, timeout=2.0)
+
+    def _abort(self, rid: str) -> None:
+        if self._up:
+            task = asyncio.create_task(self._engine.abort(self._serving.http, rid))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+
+
+def _cancelled_from_outside() -> bool:
+    """Return whether the running task itself was cancelled, not only the call it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,140 @@
+"""Which runs this consumer serves, best first, and how to reach each one's queue."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from common.queue.prompts import PromptQueue
+
+from common.errors import StoreError
+from common.model import model_name
+from common.objectstore import RunPaths
+from consumer.leases.rundata import read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import redis.asyncio
+    from common.queue.prompts import QueueLimits
+    from common.queue.run_state import Runs
+
+    from common.ids import Epoch, RunName
+    from common.objectstore import ObjectStore
+    from common.records import RunInfo, RunManifest
+    from consumer.engine.api import EngineFacts
+
+LEASABLE = frozenset({"loading", "open"})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRun:
+    """A run that may be leased from now: what it is, and its queue under its present epoch."""
+
+    info: RunInfo
+    manifest: RunManifest
+    queue: PromptQueue
+
+
+def serves(info: RunInfo, facts: EngineFacts, only: Collection[RunName] = ()) -> bool:
+    """Return whether an engine may answer a run's prompts.
+
+    The model's name (its last path component) must be the same, and so must the fingerprints of
+    tokenizer and template where both are known.
+    """
+    if only and info.run not in only:
+        return False
+    if model_name(info.model) != model_name(facts.model):
+        return False
+    both = info.model_fingerprint and facts.model_fingerprint
+    return not both or info.model_fingerprint == facts.model_fingerprint
+
+
+class Catalogue:
+    """The runs in Redis, as of the last :meth:`refresh`."""
+
+    def __init__(
+        self,
+        redis: redis.asyncio.Redis,
+        runs: Runs,
+        store: ObjectStore,
+        limits: QueueLimits,
+        *,
+        only: Collection[RunName] = (),
+    ) -> None:
+        self._redis = redis
+        self._runs = runs
+        self._store = store
+        self._limits = limits
+        self._only = frozenset(only)
+        self._manifests: dict[tuple[RunName, str], RunManifest] = {}
+        self._queues: dict[tuple[RunName, Epoch], PromptQueue] = {}
+        self._said: set[tuple[RunName, str]] = set()
+        self.infos: list[RunInfo] = []
+        self.active: list[ActiveRun] = []
+        self.suspended = False
+
+    async def refresh(self, facts: EngineFacts) -> None:
+        """Read the runs again: best first, as far as ``facts``'s engine may serve them.
+
+        Raises:
+            QueueError: Redis did not answer; what was known stays.
+        """
+        self.suspended = await self._runs.suspended()
+        self.infos = await self._runs.list()
+        live = {(info.run, info.epoch) for info in self.infos}
+        self._queues = {key: queue for key, queue in self._queues.items() if key in live}
+        active = [await self._activate(info) for info in self.served(facts)]
+        self.active = [run for run in active if run is not None]
+
+    def served(self, facts: EngineFacts) -> list[RunInfo]:
+        """Return the known runs that may be leased from and that the engine may serve."""
+        return [i for i in self.infos if i.state in LEASABLE and serves(i, facts, self._only)]
+
+    def names(self, facts: EngineFacts | None) -> list[RunName]:
+        """Return the runs to be registered for: those asked for, or those served."""
+        if self._only or facts is None:
+            return sorted(self._only)
+        return sorted(info.run for info in self.infos if serves(info, facts))
+
+    def queue_of(self, info: RunInfo) -> PromptQueue:
+        """Return the queue of a run under the epoch that ``info`` names."""
+        key = (info.run, info.epoch)
+        if key not in self._queues:
+            self._queues[key] = PromptQueue(self._redis, info.run, info.epoch, self._limits)
+        return self._queues[key]
+
+    def present_queue(self, leased_from: RunInfo) -> PromptQueue | None:
+        """Return the queue of the same run (name and rows) under its present epoch, if any."""
+        for info in self.infos:
+            if info.run == leased_from.run and info.fingerprint == leased_from.fingerprint:
+                return self.queue_of(info)
+        return None
+
+    async def _activate(self, info: RunInfo) -> ActiveRun | None:
+        try:
+            manifest = await self._manifest(info)
+        except StoreError as error:
+            if (info.run, error.what) not in self._said:
+                self._said.add((info.run, error.what))
+                log.warning("run left alone", run=info.run, what=error.what, why=error.why)
+            return None
+        return ActiveRun(info, manifest, self.queue_of(info))
+
+    async def _manifest(self, info: RunInfo) -> RunManifest:
+        key = (info.run, info.fingerprint)
+        if key not in self._manifests:
+            path = RunPaths(info.run).run_json
+            manifest = read_manifest(await asyncio.to_thread(self._store.get, path), path)
+            if manifest.fingerprint != info.fingerprint:
+                raise StoreError(
+                    f"{path} is another run than the one in Redis.",
+                    why=f"fingerprint {manifest.fingerprint}, in Redis {info.fingerprint}.",
+                    fix="Point the consumer at the store that the run was loaded into.",
+                )
+            self._manifests[key] = manifest
+        return self._manifests[key]

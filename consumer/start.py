@@ -1,0 +1,176 @@
+"""Opens everything that a consumer needs, runs it, and closes everything again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import ConflictError, Exit, UsageError
+from common.objectstore import open_store
+from common.queue.run_state import Runs
+from common.redis_client import connect, connect_sync
+from consumer.daemon import Consumer, Parts, Plan, Signals
+from consumer.engine import engine_named
+from consumer.engine.api import EngineSpec
+from consumer.engine.supervisor import StartBudget, Supervisor
+from consumer.metrics import serve_metrics
+from consumer.reporter import Reporter
+from consumer.stopping import Stopping
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.ids import RunName
+    from common.settings import Settings
+    from consumer.reporter import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a consumer's command line says beyond the settings."""
+
+    gpu: int | None = None
+    url: str | None = None
+    runs: tuple[RunName, ...] = ()
+    burst: bool = False
+    max_running: int | None = None
+    context: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+def engine_spec(settings: Settings, options: Options) -> EngineSpec:
+    """Return which engine to launch, or to attach to.
+
+    Raises:
+        UsageError: no model was named.
+    """
+    if not settings.model:
+        raise UsageError(
+            "No model was named.",
+            why="Neither --model nor GENQ_MODEL is set.",
+            fix="gen-consumer --gpu 0 --model Qwen/Qwen3.6-27B",
+        )
+    return EngineSpec(
+        model=settings.model,
+        gpu=options.gpu,
+        url=options.url,
+        port=free_port(),
+        api_key="" if options.url else secrets.token_hex(16),
+        state_dir=settings.state_dir,
+        max_running=options.max_running,
+        context=options.context,
+        flags=options.flags,
+    )
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free now. The engine's start finds out if it still is."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def worker_name(spec: EngineSpec) -> str:
+    """Return a new worker name that says where the consumer is."""
+    host = socket.gethostname().split(".")[0]
+    place = "cpu" if spec.gpu is None else f"gpu{spec.gpu}"
+    return f"{host}-{place}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+async def serve(
+    settings: Settings,
+    options: Options,
+    *,
+    stopping: Stopping | None = None,
+    worker: Worker | None = None,
+    signals: Signals | None = None,
+) -> Exit:
+    """Run a consumer until it is stopped; return its exit code.
+
+    ``worker``: RQ's own pool already made one.
+
+    Raises:
+        GenqError: Redis, storage or the engine cannot be used as asked.
+    """
+    stopping = stopping or Stopping()
+    spec = engine_spec(settings, options)
+    engine = engine_named(settings.engine)
+    redis = await connect(settings, name="consumer")
+    stopping.listen()
+    try:
+        reporter = (
+            Reporter(worker)
+            if worker is not None
+            else await asyncio.to_thread(
+                lambda: Reporter.connect(connect_sync(settings, name="reporter"), worker_name(spec))
+            )
+        )
+        parts = Parts(
+            redis=redis,
+            runs=Runs(redis, settings.limits()),
+            limits=settings.limits(),
+            store=open_store(settings),
+            engine=engine,
+            spec=spec,
+            supervisor=Supervisor(engine, spec, budget=StartBudget(settings.start_seconds)),
+            reporter=reporter,
+        )
+        plan = Plan(
+            runs=options.runs,
+            burst=options.burst,
+            renew_seconds=settings.renew_seconds,
+            drain_seconds=settings.drain_seconds,
+        )
+        consumer = Consumer(parts, plan, stopping, signals)
+        with serve_metrics(settings.metrics_port, consumer.gauges):
+            return await consumer.run()
+    finally:
+        stopping.deafen()
+        await redis.aclose()
+
+
+def gpus_of(settings: Settings) -> list[int]:
+    """Return the GPUs that ``GENQ_GPUS`` lists.
+
+    Raises:
+        UsageError: it is empty, or not a list of numbers.
+    """
+    try:
+        gpus = [int(part) for part in settings.gpus.split(",") if part.strip()]
+    except ValueError:
+        gpus = []
+    if not gpus:
+        raise UsageError(
+            "GENQ_GPUS names no GPUs.",
+            why=f"It is {settings.gpus!r}.",
+            fix="export GENQ_GPUS=0,1,2,3",
+        )
+    return gpus
+
+
+def serve_for_pool(
+    settings: Settings, worker: Worker, runs: Sequence[RunName], *, burst: bool
+) -> Exit:
+    """Serve the first GPU of ``GENQ_GPUS`` that no consumer has.
+
+    Raises:
+        ConflictError: every one of them is taken.
+        GenqError: as :func:`serve`.
+    """
+    for gpu in (gpus := gpus_of(settings)):
+        options = Options(gpu=gpu, runs=tuple(runs), burst=burst)
+        try:
+            return asyncio.run(
+                serve(settings, options, stopping=Stopping(forgive_seconds=1.0), worker=worker)
+            )
+        except ConflictError:
+            continue
+    raise ConflictError(
+        "Every GPU of GENQ_GPUS is taken.",
+        why=f"GENQ_GPUS is {settings.gpus}: {len(gpus)} GPUs, each with a consumer.",
+        fix=f"rq worker-pool RUN -n {len(gpus)} -w consumer.reporter.Worker",
+    )

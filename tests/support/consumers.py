@@ -1,0 +1,147 @@
+"""Runs made without a producer, and real consumers as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.codec import compress, decompress, dumps, loads
+from common.ids import RunName
+from common.keys import RunKeys
+from common.objectstore import RunPaths
+from common.prove import input_fingerprint
+from common.queue.prompts import CHUNK_ITEMS, PromptQueue, QueueLimits
+from common.queue.run_state import Runs
+from common.records import Row, RunManifest, RunSettings, ShardInfo
+from tests.support.servers import eventually_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import redis
+    import redis.asyncio
+
+    from common.objectstore import ObjectStore
+
+SHARD_ROWS = 50
+
+
+def rows_of(*texts: str) -> list[Row]:
+    return [
+        Row(i=i, messages=[{"role": "user", "content": text}], id=f"row-{i}", metadata={"n": i})
+        for i, text in enumerate(texts)
+    ]
+
+
+def store_rows(
+    store: ObjectStore, run: str, rows: Sequence[Row], settings: RunSettings
+) -> RunManifest:
+    """Write shards and run.json as a producer does, and return the manifest."""
+    texts = [
+        b"".join(dumps(row) + b"\n" for row in rows[at : at + SHARD_ROWS])
+        for at in range(0, len(rows), SHARD_ROWS)
+    ]
+    shards = [
+        ShardInfo(
+            name=f"{n:06}.jsonl.zst",
+            first_row=n * SHARD_ROWS,
+            rows=text.count(b"\n"),
+            sha256=hashlib.sha256(text).hexdigest(),
+        )
+        for n, text in enumerate(texts)
+    ]
+    manifest = RunManifest(
+        run=RunName(run),
+        settings=settings,
+        fingerprint=input_fingerprint(shard.sha256 for shard in shards),
+        rows=len(rows),
+        shard_rows=SHARD_ROWS,
+        shards=shards,
+        created="2026-01-01T00:00:00Z",
+        source="test",
+        genq_version="0",
+    )
+    paths = RunPaths(manifest.run)
+    for n, text in enumerate(texts):
+        store.put(paths.prompts(manifest.fingerprint, n), compress(text))
+    store.put(paths.run_json, dumps(manifest))
+    return manifest
+
+
+async def enqueue_run(
+    redis: redis.asyncio.Redis, manifest: RunManifest, *, priority: int = 0
+) -> PromptQueue:
+    """Create the run in Redis, put all of its items on the queue, and open it."""
+    runs = Runs(redis, QueueLimits())
+    info = await runs.create(manifest, priority=priority)
+    queue = PromptQueue(redis, info.run, info.epoch, QueueLimits())
+    for chunk in range(-(-manifest.items // CHUNK_ITEMS)):
+        await queue.enqueue(chunk)
+    await runs.open(info.run)
+    return queue
+
+
+def stream_results(client: redis.Redis, run: str) -> list[dict]:
+    """Return the completions that wait in a run's stream, oldest first."""
+    entries = client.xrange(RunKeys(RunName(run)).stream)
+    return [loads(decompress(fields[b"p"], limit_bytes=1 << 26)) for _, fields in entries]
+
+
+@dataclass
+class ConsumerProcess:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self, text: str) -> bool:
+        return text in self.log.read_text(errors="replace")
+
+    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+        def ready() -> bool:
+            assert self.process.poll() is None or self.said(text), self.log.read_text()
+            return self.said(text)
+
+        eventually_sync(ready, seconds)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = 20.0) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.log.read_text()[-4000:]) from None
+
+
+@contextlib.contextmanager
+def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterator[ConsumerProcess]:
+    """Run ``gen-consumer ARGS``; killed at the end if it still runs."""
+    command = [sys.executable, "-c", "from consumer.cli import main; main()", *args]
+    settings = {"GENQ_LOG_FORMAT": "json", "GENQ_LEASE_SECONDS": "6", "GENQ_RENEW_SECONDS": "1"}
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            env={**env, **settings, **extra},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        yield ConsumerProcess(process, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
