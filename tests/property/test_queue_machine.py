@@ -1,0 +1,321 @@
+"""Any order of calls, late tokens, lost answers and RQ's own tools: the books balance.
+
+The machine drives the real scripts on a real server. It keeps no model of the queue: after each
+step the audit must find nothing, each loaded item must be in exactly one place, no item may have
+had two results taken, and RQ's own counts must agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from rq import Queue
+from rq.executions import Execution
+from rq.job import Job
+from rq.registry import FailedJobRegistry, StartedJobRegistry, clean_registries
+from rq.serializers import JSONSerializer
+
+from common.audit import check_counts
+from common.ids import Token, WorkerName, job_id, new_nonce
+from common.keys import RunKeys
+from common.queue.job import STOCK_LEASE_MS
+from common.queue.prompts import FailOutcome, Outcome, PromptQueue, QueueLimits
+from common.queue.results import ResultStream
+from common.queue.run_state import Runs
+from common.queue.scripts import call_sync
+from common.records import Failure, Finished, Verdict
+from tests.support.queues import RUN, async_client, let_time_pass, manifest, places
+
+ITEMS = 1040  # a full chunk and a part of one; deep enough for ghosts
+LIMITS = QueueLimits(
+    lease_seconds=60, stream_entries=60, max_deliveries=4, retry_base_seconds=5, max_deaths=5
+)
+WORKERS = [WorkerName("w0"), WorkerName("w1")]
+
+workers = st.sampled_from(WORKERS)
+counts = st.integers(1, 5)
+picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=4)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    url = ""
+
+    def __init__(self):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.sync = redis.Redis.from_url(self.url, protocol=2)
+        self.sync.flushdb()
+        self.client = async_client(self.url)
+        self.runs = Runs(self.client, LIMITS)
+        self.keys = RunKeys(RUN)
+        self.rq = Queue(RUN, connection=self.sync, serializer=JSONSerializer)
+        self.leases = []  # (worker, item, token) of every delivery ever, the latest last
+        self.firsts = {}  # item -> how many results were taken
+        self.taken = []  # job ids that a stock worker has taken
+        self.running = []  # (job id, execution) that a stock worker runs
+
+    def do(self, call):
+        return self.loop.run_until_complete(call)
+
+    def twice(self, make, *, again):
+        """Call; where ``again``, as if the answer had been lost: the repeat answers the same."""
+        first = self.do(make())
+        if again:
+            assert self.do(make()) == first
+        return first
+
+    @initialize()
+    def create(self):
+        info = self.do(self.runs.create(manifest(ITEMS)))
+        self.info = info
+        self.queue = PromptQueue(self.client, RUN, info.epoch, LIMITS)
+        self.stream = ResultStream(self.client, RUN, info.epoch, LIMITS)
+        self.do(self.queue.enqueue(0))
+
+    def teardown(self):
+        self.do(self.client.aclose())
+        self.sync.close()
+        self.loop.close()
+
+    def pick(self, numbers):
+        """Deliveries, old and current, each item once."""
+        chosen = {}
+        for number in numbers if self.leases else []:
+            worker, item, token = self.leases[-1 - number % len(self.leases)]
+            chosen.setdefault(item, (worker, item, token))
+        return list(chosen.values())
+
+    # What producers and consumers do
+
+    @rule(chunk=st.integers(0, 1))
+    def enqueue(self, chunk):
+        self.do(self.queue.enqueue(chunk))
+
+    @rule(worker=workers, n=counts, again=st.booleans())
+    def lease(self, worker, n, again):
+        request = new_nonce()
+        leased = self.twice(lambda: self.queue.lease(worker, n, request=request), again=again)
+        assert len({one.token for one in leased}) == len(leased) <= n
+        self.leases += [(worker, one.item, one.token) for one in leased]
+
+    @rule(worker=workers)
+    def lease_all(self, worker):
+        for one in self.do(self.queue.lease(worker, 1000, request=new_nonce())):
+            self.leases.append((worker, one.item, one.token))
+
+    @rule(numbers=picks)
+    def extend(self, numbers):
+        for worker, item, token in self.pick(numbers):
+            lost = self.do(self.queue.extend(worker, [(item, token)]))
+            held = self.sync.hget(self.keys.holder, item) == f"{token} {worker}".encode()
+            assert lost == ([] if held else [item])
+
+    @rule(numbers=picks, again=st.booleans(), foreign=st.booleans())
+    def complete(self, numbers, again, foreign):
+        batch = [
+            Finished(item, Token("0" * 18) if foreign else token, Verdict.OK, b"x" * 50, 1, 2)
+            for _, item, token in self.pick(numbers)
+        ]
+        request = new_nonce()
+        outcomes = self.twice(
+            lambda: self.queue.complete(WORKERS[0], batch, request=request), again=again
+        )
+        for finished, outcome in zip(batch, outcomes, strict=True):
+            if outcome is Outcome.FIRST:
+                self.firsts[finished.item] = self.firsts.get(finished.item, 0) + 1
+
+    @rule(numbers=picks, again=st.booleans())
+    def release(self, numbers, again):
+        for worker, item, token in self.pick(numbers):
+            self.twice(lambda w=worker, h=[(item, token)]: self.queue.release(w, h), again=again)
+
+    @rule(
+        numbers=picks,
+        again=st.booleans(),
+        foreign=st.booleans(),
+        verdict=st.sampled_from([Verdict.EMPTY, Verdict.BUSY, Verdict.ENGINE_DOWN]),
+        charged=st.booleans(),
+        final=st.booleans(),
+        alone=st.booleans(),
+    )
+    def fail(self, numbers, again, foreign, verdict, charged, final, alone):
+        died = verdict is Verdict.ENGINE_DOWN
+        for worker, item, token in self.pick(numbers):
+            failure = Failure(
+                item,
+                Token("f" * 18) if foreign else token,
+                verdict,
+                "a reason",
+                charged,
+                final=final and charged,
+                engine_died=died,
+                alone=alone,
+            )
+            held = self.sync.hget(self.keys.holder, item) == f"{token} {worker}".encode()
+            outcomes = self.twice(lambda w=worker, f=[failure]: self.queue.fail(w, f), again=again)
+            if foreign or not held:
+                assert outcomes == [FailOutcome.STALE] or not foreign
+
+    @rule()
+    def reap(self):
+        while self.do(self.queue.reap()).more:
+            pass
+
+    @rule(seconds=st.sampled_from([6, 20, 61, 200, 600]))
+    def time_passes(self, seconds):
+        let_time_pass(self.sync, RUN, seconds)
+
+    # What the sink does
+
+    @rule(count=st.integers(1, 60), again=st.booleans())
+    def commit(self, count, again):
+        entries = self.do(self.stream.claim("other", idle_seconds=0, count=count))
+        entries += self.do(self.stream.read("sink", count, block_ms=None))
+        assert self.do(self.stream.commit(entries)) == len(entries)
+        if again:
+            assert self.do(self.stream.commit(entries)) == 0
+
+    @rule()
+    def reject(self):
+        entries = self.do(self.stream.read("sink", 1, block_ms=None))
+        for entry in entries:
+            self.do(self.stream.reject(entry, Verdict.MALFORMED, "cannot be stored"))
+            self.do(self.stream.reject(entry, Verdict.MALFORMED, "cannot be stored"))
+            self.firsts[entry.item] -= 1
+
+    # What people do with our commands and with RQ's
+
+    @rule(by_rq=st.booleans())
+    def requeue(self, by_rq):
+        if not by_rq:
+            self.do(self.runs.requeue(RUN))
+            return
+        registry = FailedJobRegistry(queue=self.rq)
+        for dead in registry.get_job_ids()[:2]:
+            registry.requeue(dead)
+
+    @rule()
+    def rq_info(self):
+        before = self.do(self.runs.sample(RUN))
+        clean_registries(self.rq)
+        after = self.do(self.runs.sample(RUN))
+        if not self.running:
+            assert (before.queued, before.leased, before.dead) == (
+                after.queued,
+                after.leased,
+                after.dead,
+            )
+
+    @rule()
+    def rq_empty_and_load_again(self):
+        # A worker that has just taken an id is cut off from it: `rq empty` deletes its job.
+        self.rq.empty()
+        self.do(self.queue.enqueue(0))
+        known = self.do(self.runs.open_items(RUN))
+        missing = [k for k in range(ITEMS) if not known[k // 8] & (0x80 >> k % 8)]
+        self.do(self.queue.enqueue_missing(missing))
+        assert self.do(self.queue.enqueue_missing(range(ITEMS))) == 0
+
+    # What a stock RQ worker does, step by step; it may die after each
+
+    @rule()
+    def stock_takes(self):
+        job = self.sync.lmove(self.keys.queue, self.keys.intermediate, "LEFT", "RIGHT")
+        if job:
+            self.taken.append(job.decode())
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def stock_starts(self):
+        name = self.taken.pop()
+        if not self.sync.lrem(self.keys.intermediate, 1, name):
+            return  # swept meanwhile
+        job = Job.fetch(name, connection=self.sync, serializer=JSONSerializer)
+        with self.sync.pipeline() as pipe:
+            execution = Execution.create(job, 90, pipeline=pipe, worker_name="stock")
+            job.prepare_for_execution("stock", pipeline=pipe)
+            pipe.execute()
+        self.running.append((name, execution))
+
+    @precondition(lambda self: self.running)
+    @rule(ending=st.sampled_from(["adopt", "adopt", "die", "fail"]))
+    def stock_ends(self, ending):
+        name, execution = self.running.pop()
+        if self.sync.zscore(self.keys.wip, execution.composite_key) is None or ending == "die":
+            return
+        job = Job.fetch(name, connection=self.sync, serializer=JSONSerializer)
+        if ending == "adopt":
+            token = f"{new_nonce()}00"
+            call_sync(self.sync, RUN, "adopt", "rq-stock", token, STOCK_LEASE_MS, name)
+        with self.sync.pipeline() as pipe:
+            if ending == "adopt":
+                job.ended_at = job.started_at
+                job._status = "finished"
+                job._handle_success(500, pipeline=pipe, worker_name="stock")
+                job.cleanup(500, pipeline=pipe, remove_from_queue=False)
+            else:
+                job._handle_failure("a traceback", pipeline=pipe, worker_name="stock")
+            execution.delete(job=job, pipeline=pipe)
+            pipe.execute()
+
+    # What must hold after every step
+
+    @invariant()
+    def the_audit_finds_nothing(self):
+        if hasattr(self, "info"):
+            counts = self.do(self.runs.sample(RUN))
+            assert check_counts(counts) == []
+            self.rq_agrees(counts)
+
+    def rq_agrees(self, counts):
+        # Ids of answered items that are too deep to be looked for still count for RQ.
+        assert self.rq.count + counts.taking == counts.queued + counts.ghosts
+        started = StartedJobRegistry(queue=self.rq).get_job_count(cleanup=False)
+        assert started == counts.leased or self.running or self.taken
+        assert FailedJobRegistry(queue=self.rq).get_job_count(cleanup=False) == counts.dead
+
+    @invariant()
+    def each_item_is_in_one_place(self):
+        if not hasattr(self, "info"):
+            return
+        found = places(self.sync, RUN)
+        doubled = {item: where for item, where in found.items() if len(where) > 1}
+        assert doubled == {}
+        executing = {
+            member.decode().partition(":")[0]
+            for member, score in self.sync.zrange(self.keys.wip, 0, -1, withscores=True)
+            if score != float("inf")
+        }
+        loaded = ITEMS if self.sync.getbit(self.keys.chunks, 1) else 1000
+        lost = [k for k in range(loaded) if k not in found and job_id(RUN, k) not in executing]
+        assert lost == []
+
+    @invariant()
+    def no_item_has_two_results(self):
+        assert all(taken <= 1 for taken in self.firsts.values())
+
+
+@pytest.mark.timeout(600)
+def test_any_order_of_calls_keeps_the_books(redis_url):
+    QueueMachine.url = redis_url
+    run_state_machine_as_test(
+        QueueMachine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
