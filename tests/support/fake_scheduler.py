@@ -1,0 +1,186 @@
+"""The heart of the stand-in: requests that wait, run a token a step, and end.
+
+What it "generates" depends on the prompt and the seed only: printable ASCII as byte tokens
+(:mod:`tests.support.tiny_tokenizer`) and then the end token, or the length limit, if that is first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.tiny_tokenizer import EOS_ID
+
+_WORDS = ("blue", "salt", "over", "under", "seven", "quiet", "river", "stone", "cloud", "bread")
+
+
+@dataclass
+class Job:
+    rid: str
+    input_ids: list[int]
+    max_new_tokens: int
+    seed: int
+    ignore_eos: bool
+    stop: tuple[str, ...]
+    done: asyncio.Event = field(default_factory=asyncio.Event)  # the answer may go
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # it runs no more
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: dict[str, Any] | None = None
+    cached: int = 0
+    plan: list[int] = field(default_factory=list)
+    client_left: bool = False
+
+
+@dataclass
+class Faults:
+    """Switches; all off. The control endpoint sets them by name while the server runs."""
+
+    crash_on_request: int = 0  # exit at the n-th /generate from now (1 is the next)
+    crash_code: int = 1
+    hang: bool = False  # no more steps; health stays as it is
+    health_status: int = 0  # what /health says, whatever is the case
+    detokenizer_dead: bool = False  # steps go on, answers never come
+    forget_requests: bool = False  # the scheduler loses what it has, answers never come
+    fail_fast: bool = False  # every /generate is a 500 within 5 ms
+    storm_status: int = 0  # every /generate is this status
+    storm_count: int = 0  # for so many requests; 0: until switched off
+    answer: str = ""  # truncated | html | not_json | empty | swapped | no_meta | cut_body | error
+    answer_count: int = 0  # for so many answers; 0: until switched off
+    abort_answers: int = 0  # so many answers end with finish reason abort
+    dishonest: str = ""  # uncached | cached | crowd: wrong output in that case
+    empty_answers: int = 0  # so many answers are the end token alone
+    loop_answers: int = 0  # so many answers repeat one word up to the limit
+
+
+class Scheduler:
+    def __init__(
+        self, *, max_running: int, token_seconds: float, prefill_seconds: float, answer_tokens: int
+    ) -> None:
+        self.max_running = max_running
+        self.token_seconds = token_seconds
+        self.prefill_seconds = prefill_seconds
+        self.answer_tokens = answer_tokens
+        self.faults = Faults()
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []
+        self.seen: set[tuple[int, ...]] = set()
+        self.steps = 0
+        self.decoded = 0
+        self.prefilled = 0
+        self.finished = 0
+        self.finished_tokens = 0
+        self.retracted = 0
+        self._wake = asyncio.Event()
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [*self.running, *self.waiting]
+
+    def add(self, job: Job) -> None:
+        self.waiting.append(job)
+        self._wake.set()
+
+    def abort(self, prefix: str) -> None:
+        """By prefix, as the real one does."""
+        for job in self.jobs:
+            if job.rid.startswith(prefix):
+                waits = job in self.waiting
+                message = "Abort in waiting queue" if waits else "Aborted"
+                self._end(job, {"type": "abort", "message": message}, drop=waits)
+
+    def flush(self) -> bool:
+        if not self.jobs:
+            self.seen.clear()
+        return not self.jobs
+
+    async def empty(self) -> None:
+        """Wait until nothing runs or waits."""
+        while jobs := self.jobs:
+            await jobs[0].ended.wait()
+
+    async def run(self) -> None:
+        while True:
+            if not self.jobs or self.faults.hang:
+                self._wake.clear()
+                with_timeout = 0.01 if self.faults.hang else None
+                try:
+                    await asyncio.wait_for(self._wake.wait(), with_timeout)
+                except TimeoutError:
+                    continue
+            await self._step()
+
+    async def _step(self) -> None:
+        while self.waiting and len(self.running) < self.max_running:
+            job = self.waiting.popleft()
+            self._admit(job)
+            if self.prefill_seconds:
+                await asyncio.sleep(self.prefill_seconds)
+        await asyncio.sleep(self.token_seconds)
+        self.steps += 1
+        for job in list(self.running):
+            if not self.faults.hang:
+                self._decode(job)
+        if self.faults.forget_requests:
+            self.running.clear()
+            self.waiting.clear()
+
+    def _admit(self, job: Job) -> None:
+        key = tuple(job.input_ids)
+        job.cached = len(key) - 1 if key in self.seen else 0
+        self.seen.add(key)
+        self.prefilled += len(key) - job.cached
+        job.plan = self._plan(job)
+        self.running.append(job)
+        if job.max_new_tokens == 0:
+            self._end(job, {"type": "length", "length": 0})
+
+    def _plan(self, job: Job) -> list[int]:
+        faults = self.faults
+        if faults.empty_answers:
+            faults.empty_answers -= 1
+            return [EOS_ID]
+        if faults.loop_answers:
+            faults.loop_answers -= 1
+            return list(b"again and " * (job.max_new_tokens // 10 + 1))
+        digest = hashlib.sha256(repr((job.input_ids, job.seed)).encode()).digest()
+        crowd = len(self.running) > 0
+        case = "cached" if job.cached else "crowd" if crowd else "uncached"
+        if faults.dishonest == case:
+            digest = digest[::-1]
+        length = self.answer_tokens or 8 + digest[0] % 56
+        words = [_WORDS[b % len(_WORDS)] for b in digest]
+        text = (" ".join(words) * (length // 100 + 1)).capitalize()[:length]
+        return [*text.encode(), EOS_ID]
+
+    def _decode(self, job: Job) -> None:
+        place = len(job.output_ids)
+        token = job.plan[place % len(job.plan)] if job.ignore_eos else job.plan[place]
+        if job.ignore_eos and token == EOS_ID:
+            token = 46
+        job.output_ids.append(token)
+        job.logprobs.append(-0.1 - (token * 37 % 100) / 50 * math.exp(-place / 50))
+        self.decoded += 1
+        text = bytes(i for i in job.output_ids if i < 256).decode(errors="replace")
+        matched = next((stop for stop in job.stop if stop in text), None)
+        if token == EOS_ID and not job.ignore_eos:
+            self._end(job, {"type": "stop", "matched": EOS_ID})
+        elif matched is not None:
+            self._end(job, {"type": "stop", "matched": matched})
+        elif len(job.output_ids) >= job.max_new_tokens:
+            self._end(job, {"type": "length", "length": job.max_new_tokens})
+
+    def _end(self, job: Job, finish: dict[str, Any], *, drop: bool = False) -> None:
+        (self.waiting if drop else self.running).remove(job)
+        if finish["type"] == "abort":
+            finish |= {"status_code": None, "err_type": None}
+        job.finish = finish
+        self.finished += 1
+        self.finished_tokens += len(job.output_ids)
+        job.ended.set()
+        if not self.faults.detokenizer_dead:
+            job.done.set()
