@@ -21,7 +21,7 @@ from consumer.generation.client import Client
 from consumer.generation.pump import Pump, PumpSignals
 from consumer.generation.render import Prompts
 from consumer.generation.runner import Ready, Runner
-from consumer.leases.catalogue import Catalogue
+from consumer.leases.catalogue import OVER, Catalogue
 from consumer.leases.fetcher import Fetcher
 from consumer.leases.keeper import Keeper
 from consumer.leases.outbox import Outbox
@@ -47,6 +47,7 @@ REAP_SECONDS = 5.0
 LOAD_SECONDS = 1.0  # how often the engine's figures are read
 GAUGE_SECONDS = 2.0
 GAUGE_TTL_SECONDS = 30
+LAST_LEASE_SECONDS = 5.0  # at the end, for the answer to the last lease call
 LAST_DELIVERY_SECONDS = 15.0  # at the end, for what the queue has not taken yet
 
 log = structlog.get_logger()
@@ -131,7 +132,7 @@ class Consumer:
             Fetcher(worker, self.catalogue, Shards(parts.store), self.keeper, self.outbox),
             self.keeper,
             self.outbox,
-            Runner(parts.engine, self.client, worker, lambda: self.pump.in_flight),
+            Runner(parts.engine, self.client, worker),
             PumpSignals(
                 leased=self._signals.leased,
                 generated=lambda verdict: self._signals.generated(str(verdict)),
@@ -190,6 +191,8 @@ class Consumer:
         return asyncio.create_task(run(), name=run.__qualname__)
 
     async def _drain(self, work: list[asyncio.Task[Any]]) -> None:
+        self.pump.close()
+        await asyncio.wait({work[-1]}, timeout=LAST_LEASE_SECONDS)
         await _cancel(work)
         in_flight = self.pump.in_flight
         if in_flight and not self._stopping.hurried.is_set():
@@ -292,7 +295,7 @@ class Consumer:
         trouble = _Once("expired leases cannot be reaped")
         while True:
             await asyncio.sleep(REAP_SECONDS)
-            for info in list(self.catalogue.infos):
+            for info in [info for info in self.catalogue.infos if info.state not in OVER]:
                 try:
                     await self._reap_run(info)
                     trouble.over()

@@ -66,6 +66,7 @@ class Pump:
     _alone: bool = False  # a suspect is running
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _failing: bool = False
+    _closing: bool = False
 
     @property
     def in_flight(self) -> int:
@@ -98,8 +99,8 @@ class Pump:
         self._wake.set()
 
     async def run(self) -> None:
-        """Fetch and start work, for ever."""
-        while True:
+        """Fetch and start work until :meth:`close`."""
+        while not self._closing:
             room = self._room()
             if room <= 0:
                 await self._pause(IDLE_SECONDS)
@@ -120,6 +121,11 @@ class Pump:
                 self.signals.leased(len(works))
             # A queue that gave less than was asked for has no more at the moment.
             await self._pause(GATHER_SECONDS if len(works) == room else IDLE_SECONDS)
+
+    def close(self) -> None:
+        """Lease nothing more; :meth:`run` ends once a lease call under way was answered."""
+        self._closing = True
+        self._wake.set()
 
     def stop_item(self, run: RunName, item: Item) -> bool:
         """Give up one item and release it; False if it is not being generated here."""
@@ -171,8 +177,8 @@ class Pump:
         await asyncio.sleep(GATHER_SECONDS)
 
     def _take(self, work: Work) -> None:
-        if self._ready is None:
-            self.outbox.release(work.held)  # the engine went down while the row was fetched
+        if self._ready is None or self._closing:
+            self.outbox.release(work.held)  # that changed while the row was fetched
         elif work.suspect:
             self._suspects.append(work)
             work.held.on_lost = lambda: self._drop_suspect(work)

@@ -25,8 +25,6 @@ from consumer.generation.render import Conversation
 from consumer.generation.verdict import Fault, Judged, examine, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from common.ids import WorkerName
     from common.records import Row
     from consumer.engine.api import Answer, Engine, EngineFacts, GenerateRequest
@@ -74,17 +72,10 @@ class _Stopped:
 class Runner:
     """Runs items one at a time each; any number of :meth:`run` may be under way."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        client: Client,
-        worker: WorkerName,
-        in_flight: Callable[[], int] = lambda: 1,
-    ) -> None:
+    def __init__(self, engine: Engine, client: Client, worker: WorkerName) -> None:
         self._engine = engine
         self._client = client
         self._worker = worker
-        self._in_flight = in_flight
 
     async def run(self, work: Work, ready: Ready) -> Ended:
         """Answer every turn of the item's row and judge the result.
@@ -96,12 +87,11 @@ class Runner:
         if not talk.open:
             return _failed(work, Fault(Verdict.BAD_ROW, "no message of the row asks anything"), 0)
         started, began = datetime.now(UTC), time.monotonic()
-        alone = self._in_flight() <= 1
         spent, flagged = [0, 0], Verdict.OK
         while True:
             turn = await self._turn(work, talk, ready)
             if isinstance(turn, _Stopped):
-                return self._stopped(work, turn, spent[1], alone=alone and self._in_flight() <= 1)
+                return _stopped(work, turn, spent[1])
             spent[0] += turn.answer.prompt_tokens
             spent[1] += turn.answer.completion_tokens
             judged = turn.judged
@@ -144,24 +134,6 @@ class Runner:
             return _Stopped(Fault(Verdict.ENGINE_DOWN, str(error)), begun=False)
         return _Turn(request, answer, judge(answer, text, thinking))
 
-    def _stopped(self, work: Work, turn: _Stopped, tokens: int, *, alone: bool) -> Ended:
-        fault = turn.fault
-        if fault.verdict not in ENGINE_FAULTS:
-            return _failed(work, fault, tokens)
-        if not turn.begun:
-            return Ended(fault.verdict, engine_fault=True)
-        failure = Failure(
-            work.leased.item,
-            work.leased.token,
-            fault.verdict,
-            fault.text,
-            charged=False,
-            engine_died=turn.died,
-            alone=alone,
-            completion_tokens=tokens,
-        )
-        return Ended(fault.verdict, failure=failure, engine_fault=True, died=turn.died)
-
     def _completion(self, work: Work, ready: Ready, talk: Conversation, turn: _Turn) -> Completion:
         row: Row = work.row
         answer, facts = turn.answer, ready.facts
@@ -188,6 +160,25 @@ class Runner:
             seconds=0.0,
             metadata=row.metadata,
         )
+
+
+def _stopped(work: Work, turn: _Stopped, tokens: int) -> Ended:
+    fault = turn.fault
+    if fault.verdict not in ENGINE_FAULTS:
+        return _failed(work, fault, tokens)
+    if not turn.begun:
+        return Ended(fault.verdict, engine_fault=True)
+    failure = Failure(
+        work.leased.item,
+        work.leased.token,
+        fault.verdict,
+        fault.text,
+        charged=False,
+        engine_died=turn.died,
+        alone=work.suspect,  # such items are run with no other beside them
+        completion_tokens=tokens,
+    )
+    return Ended(fault.verdict, failure=failure, engine_fault=True, died=turn.died)
 
 
 def _policy(settings: RunSettings, verdict: Verdict) -> Policy:

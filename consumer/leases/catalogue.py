@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from common.queue.prompts import PromptQueue
 
 from common.errors import StoreError
 from common.model import model_name
 from common.objectstore import RunPaths
+from common.queue.prompts import PromptQueue
 from consumer.leases.rundata import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     import redis.asyncio
-    from common.queue.prompts import QueueLimits
-    from common.queue.run_state import Runs
 
     from common.ids import Epoch, RunName
     from common.objectstore import ObjectStore
+    from common.queue.prompts import QueueLimits
+    from common.queue.run_state import Runs
     from common.records import RunInfo, RunManifest
     from consumer.engine.api import EngineFacts
 
 LEASABLE = frozenset({"loading", "open"})
+OVER = frozenset({"closed", "cancelled"})
 
 log = structlog.get_logger()
 
@@ -99,7 +100,8 @@ class Catalogue:
         """Return the runs to be registered for: those asked for, or those served."""
         if self._only or facts is None:
             return sorted(self._only)
-        return sorted(info.run for info in self.infos if serves(info, facts))
+        live = (info for info in self.infos if info.state not in OVER)
+        return sorted(info.run for info in live if serves(info, facts))
 
     def queue_of(self, info: RunInfo) -> PromptQueue:
         """Return the queue of a run under the epoch that ``info`` names."""

@@ -43,6 +43,7 @@ class Shards:
         load = self._loads.get(key)
         if load is None or (load.done() and (load.cancelled() or load.exception())):
             load = asyncio.create_task(self._load(manifest, shard, key))
+            load.add_done_callback(_seen)
             self._loads[key] = load
             while len(self._loads) > self._kept:
                 self._loads.popitem(last=False)
@@ -53,3 +54,9 @@ class Shards:
     async def _load(self, manifest: RunManifest, shard: int, key: str) -> list[bytes]:
         data = await asyncio.to_thread(self._store.get, key)
         return await asyncio.to_thread(read_shard, data, manifest.shards[shard], key)
+
+
+def _seen(load: asyncio.Task[list[bytes]]) -> None:
+    """Take notice of a failure that nobody waits for any more."""
+    if not load.cancelled():
+        load.exception()

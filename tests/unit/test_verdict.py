@@ -128,28 +128,26 @@ def test_counted_tokens_that_are_not_there_are_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "opened", "finish", "verdict", "reasoning", "content"),
+    ("text", "opened", "finish", "apart"),
     [
-        ("Paris.", False, "stop", Verdict.OK, None, "Paris."),
-        ("<think>\nhm\n</think>\n\nParis.", False, "stop", Verdict.OK, "hm", "Paris."),
-        ("hm\n</think>\n\nParis.", True, "stop", Verdict.OK, "hm", "Paris."),
-        ("hm\n</think>\n\nParis.", False, "stop", Verdict.OK, "hm", "Paris."),
-        ("<think>\n\n</think>\n\nParis.", False, "stop", Verdict.OK, "", "Paris."),
-        ("", False, "stop", Verdict.EMPTY, None, ""),
-        (" \n", False, "stop", Verdict.EMPTY, None, " \n"),
-        ("hm, so", True, "length", Verdict.THOUGHT_ONLY, "hm, so", ""),
-        ("<think>hm, so", False, "stop", Verdict.THOUGHT_ONLY, "hm, so", ""),
-        ("<think>hm</think>\n", False, "stop", Verdict.THOUGHT_ONLY, "hm", ""),
-        ("Paris, the ci", False, "length", Verdict.TRUNCATED, None, "Paris, the ci"),
-        ("hm</think>Paris, the", True, "length", Verdict.TRUNCATED, "hm", "Paris, the"),
+        ("Paris.", False, "stop", (Verdict.OK, None, "Paris.")),
+        ("<think>\nhm\n</think>\n\nParis.", False, "stop", (Verdict.OK, "hm", "Paris.")),
+        ("hm\n</think>\n\nParis.", True, "stop", (Verdict.OK, "hm", "Paris.")),
+        ("hm\n</think>\n\nParis.", False, "stop", (Verdict.OK, "hm", "Paris.")),
+        ("<think>\n\n</think>\n\nParis.", False, "stop", (Verdict.OK, "", "Paris.")),
+        ("", False, "stop", (Verdict.EMPTY, None, "")),
+        (" \n", False, "stop", (Verdict.EMPTY, None, " \n")),
+        ("hm, so", True, "length", (Verdict.THOUGHT_ONLY, "hm, so", "")),
+        ("<think>hm, so", False, "stop", (Verdict.THOUGHT_ONLY, "hm, so", "")),
+        ("<think>hm</think>\n", False, "stop", (Verdict.THOUGHT_ONLY, "hm", "")),
+        ("Paris, the ci", False, "length", (Verdict.TRUNCATED, None, "Paris, the ci")),
+        ("hm</think>Paris, the", True, "length", (Verdict.TRUNCATED, "hm", "Paris, the")),
     ],
 )
-def test_an_answer_is_taken_apart_and_classed(
-    text, opened, finish, verdict, reasoning, content
-) -> None:
+def test_an_answer_is_taken_apart_and_classed(text, opened, finish, apart) -> None:
     judged = judge(answer(finish_reason=finish), text, Thinking(opened=opened))
-    assert (judged.verdict, judged.reasoning, judged.content) == (verdict, reasoning, content)
-    assert bool(judged.text) == (verdict is not Verdict.OK)
+    assert (judged.verdict, judged.reasoning, judged.content) == apart
+    assert bool(judged.text) == (judged.verdict is not Verdict.OK)
 
 
 def test_an_answer_about_thinking_marks_is_not_a_thought() -> None:

@@ -1,0 +1,248 @@
+"""Fetching, keeping and handing back leases, against a real Valkey and a real S3 server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+import redis.asyncio
+
+from common.codec import compress, dumps
+from common.errors import QueueError
+from common.ids import RunName, Token, WorkerName, new_nonce
+from common.objectstore import RunPaths
+from common.queue.prompts import QueueLimits
+from common.queue.run_state import Runs
+from common.records import Failure, Finished, RunSettings, Verdict
+from consumer.engine.api import EngineFacts
+from consumer.leases.catalogue import Catalogue, serves
+from consumer.leases.fetcher import Fetcher
+from consumer.leases.keeper import Keeper
+from consumer.leases.outbox import Outbox
+from consumer.leases.shards import Shards
+from tests.support.consumers import enqueue_run, rows_of, store_rows
+from tests.support.servers import eventually
+
+FACTS = EngineFacts("sglang", "0", "tiny", "", 300, 200, 8, None)
+TINY = RunSettings(model="some/where/tiny", model_fingerprint="")
+WORKER = WorkerName("w1")
+
+
+class Leases:
+    """The consumer's lease side, as the daemon puts it together."""
+
+    def __init__(self, client, store, *, only=(), limits=None) -> None:
+        limits = limits or QueueLimits()
+        self.runs = Runs(client, limits)
+        self.catalogue = Catalogue(client, self.runs, store, limits, only=only)
+        self.keeper = Keeper(WORKER, 15.0)
+        self.outbox = Outbox(WORKER, self.keeper, self.catalogue.present_queue)
+        self.fetcher = Fetcher(WORKER, self.catalogue, Shards(store), self.keeper, self.outbox)
+
+    async def fetch(self, n: int):
+        await self.catalogue.refresh(FACTS)
+        return await self.fetcher.fetch(n)
+
+
+@pytest.fixture
+async def client(redis_url):
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def delivering(outbox):
+    task = asyncio.create_task(outbox.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def finished(work, text: str = "x") -> Finished:
+    payload = compress(dumps({"content": text}))
+    return Finished(work.leased.item, work.leased.token, Verdict.OK, payload, 3, 5)
+
+
+async def counts(client, run: str):
+    return await Runs(client, QueueLimits()).sample(RunName(run))
+
+
+async def test_items_come_with_their_rows_and_samples(client, store) -> None:
+    settings = RunSettings(model="tiny", model_fingerprint="", samples=2)
+    manifest = store_rows(store, "two", rows_of("a", "b", "c"), settings)
+    await enqueue_run(client, manifest)
+    works = await Leases(client, store).fetch(10)
+    seen = [(w.leased.item, w.row.id, w.sample) for w in works]
+    assert seen == [(2 * i + s, f"row-{i}", s) for i in range(3) for s in range(2)]
+
+
+async def test_the_best_run_is_served_first_and_others_fill_up(client, store) -> None:
+    for name, priority in (("low", 0), ("high", 5), ("other-model", 9)):
+        model = "another" if name == "other-model" else "tiny"
+        settings = RunSettings(model=model, model_fingerprint="")
+        manifest = store_rows(store, name, rows_of(name, name), settings)
+        await enqueue_run(client, manifest, priority=priority)
+    works = await Leases(client, store).fetch(3)
+    assert [w.held.run for w in works] == ["high", "high", "low"]
+    only = await Leases(client, store, only=[RunName("low")]).fetch(3)
+    assert [w.held.run for w in only] == ["low"]
+
+
+async def test_a_known_fingerprint_must_match_and_an_unknown_one_may(client, store) -> None:
+    manifest = store_rows(store, "one", rows_of("a"), TINY)
+    await enqueue_run(client, manifest)
+    info = await Runs(client, QueueLimits()).get(RunName("one"))
+    known = EngineFacts("sglang", "0", "tiny", "aa", 300, 200, 8, None)
+    other = RunSettings(model="tiny", model_fingerprint="bb")
+    assert serves(info, known)
+    await enqueue_run(client, store_rows(store, "two", rows_of("a"), other))
+    info = await Runs(client, QueueLimits()).get(RunName("two"))
+    assert serves(info, FACTS)
+    assert not serves(info, known)
+
+
+async def test_a_missing_shard_gives_the_leases_back(client, store) -> None:
+    manifest = store_rows(store, "one", rows_of("a", "b"), TINY)
+    store.delete(RunPaths(RunName("one")).prompts(manifest.fingerprint, 0))
+    await enqueue_run(client, manifest)
+    leases = Leases(client, store)
+    async with delivering(leases.outbox):
+        assert await leases.fetch(5) == []
+        await leases.outbox.drained()
+        assert await leases.fetch(5) == []  # left alone for a while
+    seen = await counts(client, "one")
+    assert (seen.queued, seen.leased) == (2, 0)
+    assert len(leases.keeper) == 0
+
+
+async def test_a_shard_with_other_bytes_is_refused(client, store) -> None:
+    manifest = store_rows(store, "one", rows_of("a"), TINY)
+    key = RunPaths(RunName("one")).prompts(manifest.fingerprint, 0)
+    store.put(key, compress(dumps(rows_of("b")[0]) + b"\n"))
+    await enqueue_run(client, manifest)
+    leases = Leases(client, store)
+    async with delivering(leases.outbox):
+        assert await leases.fetch(5) == []
+        await leases.outbox.drained()
+    assert (await counts(client, "one")).queued == 1
+
+
+async def test_results_failures_and_releases_reach_the_queue(client, store) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of(*"abcd"), TINY))
+    leases = Leases(client, store)
+    good, bad, back, dead = await leases.fetch(4)
+    async with delivering(leases.outbox):
+        leases.outbox.finish(good.held, finished(good))
+        for work, final in ((bad, False), (dead, True)):
+            item, token = work.leased.item, work.leased.token
+            failure = Failure(item, token, Verdict.EMPTY, "no text", charged=True, final=final)
+            leases.outbox.fail(work.held, failure)
+        leases.outbox.release(back.held)
+        await leases.outbox.drained()
+    seen = await counts(client, "one")
+    assert (seen.generated, seen.waiting, seen.dead, seen.queued, seen.leased) == (1, 1, 1, 1, 0)
+    tally = leases.outbox.tally
+    assert (tally.succeeded, tally.failed, tally.released) == (1, 2, 1)
+    assert len(leases.keeper) == 0
+
+
+async def test_a_lost_lease_is_noticed_and_its_holder_told(client, store) -> None:
+    queue = await enqueue_run(client, store_rows(store, "one", rows_of("a", "b"), TINY))
+    leases = Leases(client, store)
+    first, second = await leases.fetch(2)
+    told = []
+    first.held.on_lost = lambda: told.append("first")
+    second.held.on_lost = lambda: told.append("second")
+    stolen = Finished(first.leased.item, Token("other"), Verdict.OK, b"p", 1, 1)
+    await queue.complete(WorkerName("w2"), [stolen], request=new_nonce())
+    await leases.keeper.renew()
+    assert told == ["first"]
+    assert leases.keeper.all() == [second.held]
+
+
+async def test_results_outlive_the_loss_of_redis_and_are_offered_under_the_new_epoch(
+    client, store
+) -> None:
+    manifest = store_rows(store, "one", rows_of(*"abc"), TINY)
+    await enqueue_run(client, manifest)
+    leases = Leases(client, store)
+    works = await leases.fetch(3)
+    await client.flushall()
+    async with delivering(leases.outbox):
+        for work in works[:2]:
+            leases.outbox.finish(work.held, finished(work))
+        leases.outbox.release(works[2].held)
+        await eventually(lambda: leases.outbox.tally.dropped == 1)  # the release: load brings it
+        await leases.keeper.renew()
+        assert not any(work.held.lost for work in works)
+        assert len(leases.outbox) == 2
+        await enqueue_run(client, manifest)
+        await leases.catalogue.refresh(FACTS)
+        await leases.outbox.drained()
+    seen = await counts(client, "one")
+    assert (seen.generated, seen.queued) == (2, 1)
+
+
+async def test_results_of_other_rows_under_the_same_name_are_never_offered(client, store) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of("a"), TINY))
+    leases = Leases(client, store)
+    (work,) = await leases.fetch(1)
+    await client.flushall()
+    await enqueue_run(client, store_rows(store, "one", rows_of("b"), TINY))
+    await leases.catalogue.refresh(FACTS)
+    async with delivering(leases.outbox):
+        leases.outbox.finish(work.held, finished(work))
+        await eventually(lambda: any(batch.refused_by for batch in leases.outbox._batches))
+    assert (await counts(client, "one")).generated == 0
+
+
+async def test_a_lease_call_whose_answer_was_lost_is_repeated_not_doubled(client, store) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of(*"abcd"), TINY))
+    leases = Leases(client, store)
+    await leases.catalogue.refresh(FACTS)
+    queue = leases.catalogue.active[0].queue
+    real = queue.lease
+
+    async def answer_lost(*args, **kwargs):
+        queue.lease = real
+        await real(*args, **kwargs)
+        raise QueueError("the answer was lost")
+
+    queue.lease = answer_lost
+    with pytest.raises(QueueError):
+        await leases.fetcher.fetch(2)
+    works = await leases.fetcher.fetch(4)
+    assert [w.leased.item for w in works] == [0, 1]
+    assert (await counts(client, "one")).leased == 2
+
+
+async def test_a_hand_over_whose_answer_was_lost_is_repeated_not_doubled(client, store) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of(*"abcd"), TINY))
+    leases = Leases(client, store)
+    works = await leases.fetch(4)
+    queue = works[0].held.queue
+    real, requests = queue.complete, []
+
+    async def answer_lost(worker, batch, *, request):
+        requests.append(request)
+        await real(worker, batch, request=request)
+        queue.complete = counting
+        raise QueueError("the answer was lost")
+
+    async def counting(worker, batch, *, request):
+        requests.append(request)
+        return await real(worker, batch, request=request)
+
+    queue.complete = answer_lost
+    async with delivering(leases.outbox):
+        for work in works:
+            leases.outbox.finish(work.held, finished(work))
+        await leases.outbox.drained()
+    assert len(requests) == 2
+    assert requests[0] == requests[1]
+    tally = leases.outbox.tally
+    assert (tally.succeeded, tally.duplicates) == (4, 0)
+    assert (await counts(client, "one")).generated == 4
