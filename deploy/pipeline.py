@@ -85,7 +85,9 @@ class LocalRun:
             }
             argv.append(job.dataset)
             argv += [str(x) for pair in options.items() if pair[1] is not None for x in pair]
-        code, _ = self._stack.run_command([*argv, "--run", job.run])
+        code, output = self._stack.run_command([*argv, "--run", job.run], capture=True)
+        said = [line for line in output.splitlines() if not line.startswith("Next:")]
+        click.echo("\n".join(said), err=True)  # what comes next is done here
         return code
 
     def is_done(self) -> bool:

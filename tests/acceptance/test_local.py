@@ -1,0 +1,242 @@
+"""gen-local as a stranger runs it: to the end, interrupted, killed, twice, side by side."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import psutil
+import pytest
+
+from common.errors import Exit
+from deploy import processes
+from tests.support.servers import eventually_sync
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prompts.jsonl"
+PROGRAM = Path(sys.executable).with_name("gen-local")
+ROWS = 12
+RUN_SECONDS = 150
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A fresh working folder with a data set in it; nothing may be left running there."""
+    lines = EXAMPLES.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "prompts.jsonl").write_text("".join(lines[:ROWS]), encoding="utf-8")
+    yield tmp_path
+    left = processes_in(tmp_path)
+    processes.end_processes(left, term_seconds=1.0)
+    assert left == []
+
+
+def processes_in(place):
+    """The processes that work in a folder or name it in their arguments."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            near = str(place) in process.cwd() or any(str(place) in a for a in process.cmdline())
+            if near and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def start(place, *arguments, log="stderr.txt"):
+    """Start gen-local; its messages go to a file that the test reads as they come."""
+    with (place / log).open("wb") as stderr:
+        return subprocess.Popen(
+            [PROGRAM, *arguments], cwd=place, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+
+
+def finish(process, seconds=RUN_SECONDS):
+    output, _ = process.communicate(timeout=seconds)
+    return output
+
+
+def run(place, *argv):
+    return subprocess.run(
+        argv, cwd=place, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+    )
+
+
+def said(place, log="stderr.txt"):
+    return (place / log).read_text(encoding="utf-8")
+
+
+def without_time(output):
+    return re.sub(r"Done in [\d:]+", "", output)
+
+
+def wait_for_answers(place):
+    eventually_sync(lambda: re.search(r" [1-9]\d* of 12 answered", said(place)), RUN_SECONDS)
+
+
+def check_results(place):
+    """Every row was answered once, by the real model, with its settings."""
+    folder = place / ".genq" / "prompts" / "results"
+    assert (folder / "_SUCCESS").exists()
+    rows = duckdb.sql(
+        f"SELECT k, content, usage.completion_tokens AS tokens, engine "
+        f"FROM read_parquet('{folder}/data/*.parquet') ORDER BY k"
+    ).fetchall()
+    assert [row[0] for row in rows] == list(range(ROWS))
+    assert all(row[1].strip() and 1 <= row[2] <= 64 for row in rows)
+    assert all(row[3].startswith("llamacpp") for row in rows)
+
+
+@pytest.mark.engine
+def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place):
+    process = start(place, "prompts.jsonl")
+    output = finish(process)
+    assert process.returncode == Exit.DONE, said(place)
+    check_results(place)
+    assert processes_in(place) == []
+
+    messages = said(place)
+    assert re.search(r"12 of 12 answered", messages)
+    assert "rq info" in messages
+    assert re.search(r"prompts +\|", messages)  # what `rq info` itself printed
+
+    duckdb_line, datasets_line = [line for line in output.splitlines() if " -c " in line]
+    shown = subprocess.check_output(duckdb_line, shell=True, cwd=place, text=True)
+    assert "12 rows" in shown
+    assert "capital-of-france" in shown
+    shown = subprocess.check_output(
+        datasets_line,
+        shell=True,
+        cwd=place,
+        text=True,
+        stderr=subprocess.DEVNULL,
+        env={"HF_HOME": str(place / "hf"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert "num_rows: 12" in shown
+
+    again = start(place, "prompts.jsonl")
+    assert without_time(finish(again)) == without_time(output)
+    assert again.returncode == Exit.DONE
+
+
+@pytest.mark.engine
+def test_interrupted_it_says_how_to_go_on_and_that_command_goes_on(place):
+    process = start(place, "prompts.jsonl")
+    wait_for_answers(place)
+    process.send_signal(signal.SIGINT)
+    finish(process, 60)
+    assert process.returncode == Exit.INTERRUPTED, said(place)
+    last = said(place).splitlines()[-1]
+    assert last.startswith("Stopped.")
+    assert "nothing is lost" in last
+    assert processes_in(place) == []
+
+    command = last.partition("Go on with: ")[2]
+    again = run(place, *shlex.split(command))
+    assert again.returncode == Exit.DONE, again.stderr
+    check_results(place)
+
+
+@pytest.mark.engine
+def test_killed_it_leaves_nothing_behind_and_goes_on_when_started_again(place):
+    process = start(place, "prompts.jsonl")
+    wait_for_answers(place)
+    process.kill()
+    finish(process, 30)
+    again = start(place, "prompts.jsonl", log="again.txt")  # at once: the warden may still be busy
+    finish(again)
+    assert again.returncode == Exit.DONE, said(place, "again.txt")
+    check_results(place)
+
+
+@pytest.mark.engine
+def test_results_may_be_jsonl(place):
+    process = start(place, "prompts.jsonl", "--limit", "3", "--format", "jsonl.zst")
+    output = finish(process)
+    assert process.returncode == Exit.DONE, said(place)
+    line = next(line for line in output.splitlines() if "duckdb" in line)
+    assert "3 rows" in subprocess.check_output(line, shell=True, cwd=place, text=True)
+
+
+def serve(place, run, log):
+    process = start(place, "--run", run, "--serve", log=log)
+    eventually_sync(lambda: "Ctrl-C stops them" in said(place, log), 60)
+    return process
+
+
+def stop(process, number=signal.SIGINT):
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def test_a_folder_has_one_owner_and_two_stacks_do_not_meet(place):
+    one = serve(place, "one", "one.txt")
+    refused = run(place, PROGRAM, "--run", "one", "--serve")
+    assert refused.returncode == Exit.CONFLICT
+    assert f"process {one.pid}" in refused.stderr
+    two = serve(place, "two", "two.txt")
+    env = [(place / ".genq" / name / "env").read_text() for name in ("one", "two")]
+    assert not set(re.findall(r"127\.0\.0\.1:\d+", env[0])) & set(
+        re.findall(r"127\.0\.0\.1:\d+", env[1])
+    )
+    assert stop(one) == Exit.DONE
+    assert sorted(processes.members(str(place / ".genq" / "two"))) == ["redis", "s3"]
+    assert stop(two) == Exit.DONE
+
+
+def test_secrets_are_private_and_in_no_process_list(place):
+    process = serve(place, "demo", "one.txt")
+    folder = place / ".genq" / "demo"
+    try:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        for name in ("stack.json", "env"):
+            assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+        secret = re.search(r"GENQ_S3_SECRET_KEY='?([\w-]+)", (folder / "env").read_text()).group(1)
+        password = re.search(r"redis://:([\w-]+)@", (folder / "env").read_text()).group(1)
+        for running in processes_in(place):
+            arguments = " ".join(running.cmdline())
+            assert secret not in arguments
+            assert password not in arguments
+        assert secret not in said(place, "one.txt")
+        assert password not in said(place, "one.txt")
+    finally:
+        stop(process)
+
+
+def test_what_even_the_warden_could_not_end_is_ended_by_the_next_start(place):
+    process = serve(place, "demo", "one.txt")
+    for warden in psutil.Process(process.pid).children():
+        if "processes.py" in " ".join(warden.cmdline()):
+            warden.kill()
+    process.kill()
+    process.communicate(timeout=10)
+    assert sorted(processes.members(str(place / ".genq" / "demo"))) == ["redis", "s3"]
+    ended = run(place, PROGRAM, "--run", "demo", "--stop")
+    assert ended.returncode == Exit.DONE
+    assert "Ended 2 processes" in ended.stderr
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(place):
+    process = serve(place, "demo", "one.txt")
+    assert stop(process, signal.SIGTERM) == Exit.DONE
+
+
+def test_a_data_set_that_is_not_there_is_said_and_nothing_is_left(place):
+    process = start(place, "nowhere.jsonl")
+    finish(process, 60)
+    assert process.returncode == Exit.INPUT, said(place)
+    assert "nowhere.jsonl" in said(place)
+
+
+def test_without_anything_to_do_it_says_what_to_type(place):
+    done = run(place, PROGRAM)
+    assert done.returncode == Exit.USAGE
+    assert "gen-local prompts.jsonl" in done.stderr

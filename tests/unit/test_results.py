@@ -1,0 +1,86 @@
+"""Fetching a run's output, and the lines that open it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.ids import RunName
+from common.objectstore import ObjectStat
+from deploy.results import download, opening_lines, relative
+
+
+class Objects:
+    """A store of three calls that remembers what was read."""
+
+    def __init__(self, objects):
+        self.objects = objects
+        self.read = []
+
+    def list(self, prefix, *, start_after=""):
+        for key, data in sorted(self.objects.items()):
+            if key.startswith(prefix):
+                yield ObjectStat(key, len(data), "")
+
+    def get(self, key):
+        self.read.append(key)
+        return self.objects[key]
+
+
+OUTPUT = {
+    "r/_SUCCESS": b"",
+    "r/data/part-00000000.parquet": b"first",
+    "r/data/part-00000001.parquet": b"second",
+    "r/index/part-00000000.json": b"{}",
+    "r/manifest.json": b"{}",
+    "r/prompts/ff/000000.jsonl.zst": b"rows",
+    "r/run.json": b"{}",
+    "r2/data/part-00000000.parquet": b"another run's",
+}
+
+
+def test_the_output_is_copied_and_success_comes_last(tmp_path):
+    store = Objects(OUTPUT)
+    files = download(store, RunName("r"), tmp_path)
+    assert [file.name for file in files] == ["part-00000000.parquet", "part-00000001.parquet"]
+    assert files[0].read_bytes() == b"first"
+    assert store.read[-1] == "r/_SUCCESS"
+    found = {
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    }
+    assert found == {
+        "_SUCCESS",
+        "data/part-00000000.parquet",
+        "data/part-00000001.parquet",
+        "manifest.json",
+        "run.json",
+    }
+
+
+def test_a_second_fetch_reads_only_what_is_missing_or_cut(tmp_path):
+    download(Objects(OUTPUT), RunName("r"), tmp_path)
+    (tmp_path / "data" / "part-00000001.parquet").write_bytes(b"sec")
+    (tmp_path / "manifest.json").unlink()
+    store = Objects(OUTPUT)
+    download(store, RunName("r"), tmp_path)
+    assert store.read == ["r/data/part-00000001.parquet", "r/manifest.json"]
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "quo'te", "täg$HOME`x`"])
+def test_the_duckdb_line_runs_as_printed_whatever_the_folder_is_called(tmp_path, monkeypatch, name):
+    folder = tmp_path / name / "data"
+    folder.mkdir(parents=True)
+    table = pa.table({"row_id": ["a"], "verdict": ["ok"], "content": ["hello"]})
+    pq.write_table(table, folder / "part-00000000.parquet")
+    monkeypatch.chdir(tmp_path)
+    line, _ = opening_lines(folder, "parquet")
+    assert "hello" in subprocess.check_output(line, shell=True, text=True)
+
+
+def test_paths_are_shown_from_the_working_folder_where_they_are_in_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert relative(tmp_path / "a" / "b") == "a/b"
+    assert relative("/usr/bin") == "/usr/bin"
