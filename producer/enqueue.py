@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.audit import check_counts
@@ -29,10 +29,6 @@ declare(
     "load.after_open",
 )
 _CONCURRENT_CHUNKS = 8
-_ENDED = ("closed", "cancelled")
-# RQ's tools move ids in two steps; a count taken in between is taken again.
-_SAMPLES = 5
-_SAMPLE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,9 @@ class Enqueuer:
         """
         info = await self._runs.create(self._manifest, priority=priority)
         hit("load.after_create")
+        if info.state == "cancelled":  # to load it again is to want it again
+            await self._runs.reopen(info.run)
+            info = replace(info, state="loading")
         new = restored = 0
         if info.state == "loading":
             restored = await self._restore(info, committed)
@@ -75,7 +74,7 @@ class Enqueuer:
             hit("load.after_chunks")
             await self._runs.open(info.run)
             hit("load.after_open")
-        if info.state not in _ENDED:
+        if info.state != "closed":
             new += await self._repair(info)
         return Enqueued(state=info.state, new=new, restored=restored)
 
@@ -94,8 +93,9 @@ class Enqueuer:
         async def work() -> None:
             nonlocal new, done
             for chunk in chunks:
-                new += await queue.enqueue(chunk)
+                count = await queue.enqueue(chunk)
                 hit("load.after_chunk")
+                new += count  # not across the await: others add meanwhile
                 done += 1
                 progress(min(done * CHUNK_ITEMS, self._manifest.items))
 
@@ -106,7 +106,7 @@ class Enqueuer:
 
     async def _repair(self, info: RunInfo) -> int:
         """Put back ids that vanished (`rq empty`, a deleted key); return how many."""
-        if await self._is_whole(info):
+        if not check_counts(await self._runs.sample(info.run)):
             return 0
         known = await self._runs.open_items(info.run)
         queue = self._queue(info.epoch)
@@ -114,13 +114,6 @@ class Enqueuer:
         for items in _batches(_absent(known, self._manifest.items)):
             new += await queue.enqueue_missing(items)
         return new
-
-    async def _is_whole(self, info: RunInfo) -> bool:
-        for _ in range(_SAMPLES):
-            if not check_counts(await self._runs.sample(info.run)):
-                return True
-            await asyncio.sleep(_SAMPLE_SECONDS)
-        return False
 
     def _queue(self, epoch: Epoch) -> PromptQueue:
         return PromptQueue(self._client, self._manifest.run, epoch, self._limits)

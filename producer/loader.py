@@ -94,7 +94,7 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     if store.stat(RunPaths(run).success) is not None:
         return _loaded("finished", manifest, found)
     lost = known is None and standing is not None
-    fresh = known is None or known.state == "loading"
+    fresh = known is None or known.state in ("loading", "cancelled")
     committed = committed_items(store, manifest) if standing is not None and fresh else b""
     done = asyncio.run(this.enqueue(manifest, committed))
     if lost:

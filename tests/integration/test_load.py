@@ -1,0 +1,299 @@
+"""`gen-producer load` on a real Valkey and a real S3 server, as people type it."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+import redis.asyncio
+
+from common import codec
+from common.audit import check_counts
+from common.build import build
+from common.failpoint import VARIABLE, declared
+from common.ids import WorkerName, new_nonce
+from common.objectstore import RunPaths
+from common.prove import read_manifest
+from common.queue.prompts import PromptQueue, QueueLimits
+from common.queue.run_state import Runs
+from common.records import Finished, Row, Verdict
+from producer import loader  # noqa: F401 - declares the failpoints
+
+RUN = "rows"
+LOAD = ("load", "--model", "m", "--run", RUN)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write(path, 2500)
+    return path
+
+
+def write(path, count, change=None):
+    lines = [{"prompt": f"prompt {n}", "id": f"id-{n}"} for n in range(count)]
+    if change is not None:
+        lines[change]["prompt"] += " and more"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def producer(service_env):
+    """Run gen-producer as a process; return its result."""
+
+    def run(*words, failpoint="", stdin=None, code=0):
+        done = subprocess.run(
+            [sys.executable, "-c", "from producer.cli import main; main()", *map(str, words)],
+            env={**service_env, VARIABLE: failpoint},
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    return run
+
+
+@pytest.fixture
+def load(producer):
+    def run(*words, **options):
+        return json.loads(producer(*LOAD, "--json", *words, **options).stdout)
+
+    return run
+
+
+@asynccontextmanager
+async def queue(redis_url):
+    """The run as a consumer and a sink see it."""
+    async with redis.asyncio.Redis.from_url(redis_url, protocol=2) as client:
+        runs = Runs(client, QueueLimits())
+        info = await runs.get(RUN)
+        yield runs, info, PromptQueue(client, RUN, info.epoch, QueueLimits()) if info else None
+
+
+def counts(redis_url):
+    async def ask():
+        async with queue(redis_url) as (runs, _, _queue):
+            return await runs.sample(RUN)
+
+    return asyncio.run(ask())
+
+
+def assert_whole(redis_url, items=2500):
+    found = counts(redis_url)
+    assert check_counts(found) == []
+    assert (found.state, found.loaded, found.queued + found.committed) == ("open", items, items)
+
+
+def queued_ids(redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        return sorted(
+            int(job.rpartition(b"-")[2]) for job in client.lrange(f"rq:queue:{RUN}", 0, -1)
+        )
+
+
+def test_a_data_set_is_loaded_whole(load, rows, redis_url, store):
+    done = load(rows)
+    assert (done["outcome"], done["rows"], done["new"]) == ("loaded", 2500, 2500)
+    assert_whole(redis_url)
+    assert queued_ids(redis_url) == list(range(2500))
+    manifest = read_manifest(store, RUN)
+    assert (manifest.rows, manifest.shard_rows, len(manifest.shards)) == (2500, 1000, 3)
+    packed = store.get(RunPaths(RUN).prompts(manifest.fingerprint, 2))
+    lines = codec.decompress(packed, limit_bytes=2**20).split(b"\n")
+    row = build(Row, codec.loads(lines[499]))
+    assert (row.i, row.id) == (2499, "id-2499")
+    assert row.messages == [{"role": "user", "content": "prompt 2499"}]
+
+
+def test_the_same_command_again_does_nothing_and_says_so(producer, load, rows, redis_url):
+    load(rows)
+    again = producer(*LOAD, rows)
+    assert b"already loaded, 0 new" in again.stdout
+    assert_whole(redis_url)
+    assert queued_ids(redis_url) == list(range(2500))
+
+
+@pytest.mark.parametrize("name", declared("load."))
+def test_killed_anywhere_the_same_command_goes_on(name, producer, load, rows, redis_url):
+    producer(*LOAD, rows, failpoint=name, code=-9)
+    done = load(rows)
+    assert done["outcome"] in ("loaded", "continued", "restored", "already")
+    assert_whole(redis_url)
+    assert queued_ids(redis_url) == list(range(2500))
+
+
+@pytest.mark.parametrize("name", ["load.after_spool", "load.after_shard", "load.after_shards"])
+def test_killed_before_run_json_an_edited_file_is_loaded_unmixed(
+    name, producer, load, rows, redis_url, store
+):
+    producer(*LOAD, rows, failpoint=name, code=-9)
+    write(rows, 1800, change=5)
+    assert load(rows)["outcome"] == "loaded"
+    assert_whole(redis_url, 1800)
+    manifest = read_manifest(store, RUN)
+    texts = []
+    for number in range(len(manifest.shards)):
+        packed = store.get(RunPaths(RUN).prompts(manifest.fingerprint, number))
+        lines = codec.decompress(packed, limit_bytes=2**20).split(b"\n")[:-1]
+        texts += [codec.loads(line)["messages"][0]["content"] for line in lines]
+    assert texts == [f"prompt {n}" + " and more" * (n == 5) for n in range(1800)]
+
+
+@pytest.mark.parametrize("name", ["load.after_run_json", "load.after_create", "load.after_chunk"])
+def test_killed_after_run_json_an_edited_file_is_refused(name, producer, load, rows, redis_url):
+    producer(*LOAD, rows, failpoint=name, code=-9)
+    write(rows, 2500, change=1234)
+    refused = producer(*LOAD, rows, code=7)
+    assert b"rows.jsonl:1235" in refused.stderr
+    write(rows, 2500)
+    load(rows)
+    assert_whole(redis_url)
+
+
+def test_other_rows_are_refused_naming_the_first(producer, load, rows):
+    load(rows)
+    write(rows, 2500, change=1234)
+    text = producer(*LOAD, rows, code=7).stderr.decode()
+    assert "Run rows was loaded with other rows." in text
+    assert "Row 1,235 is another" in text
+    assert "rows.jsonl:1235): messages[0].content (11 characters -> 20 characters)" in text
+    assert "--run rows-2" in text
+    assert "and more" not in text
+    write(rows, 2600)
+    text = producer(*LOAD, rows, code=7).stderr.decode()
+    assert "Rows: were 2,500, now 2,600" in text
+    assert "the first 2,500 are equal" in text
+    assert "rows.jsonl:2501" in text
+    write(rows, 1000)
+    assert "the others are missing now" in producer(*LOAD, rows, code=7).stderr.decode()
+
+
+def test_other_settings_are_refused_with_both_values(producer, load, rows, redis_url):
+    load(rows, "--max-tokens", 10)
+    refused = producer(*LOAD, rows, "--temperature", 0.5, "--json", code=7)
+    error = json.loads(refused.stderr)
+    assert error["exit_code"] == 7
+    assert "max_tokens: was 10, now not set" in error["why"]
+    assert "temperature: was not set, now 0.5" in error["why"]
+    assert_whole(redis_url)
+
+
+def test_two_loads_at_once(service_env, rows, redis_url):
+    command = [sys.executable, "-c", "from producer.cli import main; main()", *LOAD, str(rows)]
+    both = [subprocess.Popen(command, env=service_env) for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert_whole(redis_url)
+    assert queued_ids(redis_url) == list(range(2500))
+
+
+def test_two_loads_of_two_data_sets_at_once(service_env, rows, tmp_path, redis_url, store):
+    other = tmp_path / "other.jsonl"
+    write(other, 2500, change=0)
+    command = [sys.executable, "-c", "from producer.cli import main; main()", *LOAD]
+    both = [
+        subprocess.Popen([*command, str(path)], env=service_env, stderr=subprocess.PIPE)
+        for path in (rows, other)
+    ]
+    for one in both:
+        one.communicate(timeout=60)
+    assert sorted(one.returncode for one in both) == [0, 7]
+    assert_whole(redis_url)
+    won = both[0].returncode == 0
+    assert read_manifest(store, RUN).source == str(rows if won else other)
+
+
+def test_standard_input_and_samples(load, redis_url):
+    done = load("-", "--samples", 3, stdin=b'{"prompt":"a"}\n{"prompt":"b"}\n')
+    assert (done["rows"], done["items"], done["new"]) == (2, 6, 6)
+    assert_whole(redis_url, 6)
+
+
+def test_objects_as_a_data_set(load, store, rows, redis_url):
+    store.put("input/b.jsonl", b'{"prompt":"b"}\n' * 3)
+    store.put("input/a.jsonl.zst", codec.compress(b'{"prompt":"a"}\n' * 2))
+    assert load(f"{store.url}/input/*")["rows"] == 5
+
+
+def test_bad_rows_stop_or_are_skipped(producer, load, rows, redis_url):
+    lines = rows.read_bytes().split(b"\n")
+    lines[1233] = b'{"prompt":'
+    lines[1235] = b'{"nothing":1}'
+    rows.write_bytes(b"\n".join(lines))
+    stopped = producer(*LOAD, rows, code=3).stderr.decode()
+    assert "rows.jsonl:1234: invalid JSON" in stopped
+    skipped = producer(*LOAD, rows, "--on-error", "skip").stderr.decode()
+    assert "2 rows were passed over" in skipped
+    assert "rows.jsonl:1236: no prompt in it" in skipped
+    assert_whole(redis_url, 2498)
+
+
+def test_a_dry_run_stores_nothing(load, producer, rows, store, redis_url):
+    assert load(rows, "--dry-run")["outcome"] == "dry-run"
+    assert list(store.list("")) == []
+    load(rows)
+    write(rows, 10)
+    producer(*LOAD, rows, "--dry-run", code=7)
+
+
+def work(redis_url, n):
+    """Lease and complete ``n`` items, without a sink; return the items."""
+
+    async def go():
+        async with queue(redis_url) as (_, _, items):
+            worker = WorkerName("w")
+            leased = await items.lease(worker, n, request=new_nonce())
+            for start in range(0, n, 32):
+                batch = [
+                    Finished(one.item, one.token, Verdict.OK, b"x", 1, 1)
+                    for one in leased[start : start + 32]
+                ]
+                await items.complete(worker, batch, request=new_nonce())
+            return [one.item for one in leased]
+
+    return asyncio.run(go())
+
+
+def test_ids_lost_to_rq_empty_are_queued_again(load, rows, redis_url):
+    load(rows)
+    answered = work(redis_url, 40)
+    rq = [sys.executable, "-m", "rq.cli", "empty", "-u", redis_url, RUN]
+    subprocess.run(rq, check=True, capture_output=True, timeout=60)
+    done = load(rows)
+    assert (done["outcome"], done["new"]) == ("repaired", 2460)
+    found = counts(redis_url)
+    assert check_counts(found) == []
+    assert queued_ids(redis_url) == sorted(set(range(2500)) - set(answered))
+
+
+def flush(redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+
+
+def test_after_a_total_loss_of_redis_the_name_is_enough(load, rows, redis_url):
+    load(rows)
+    flush(redis_url)
+    rows.unlink()
+    done = load()
+    assert (done["outcome"], done["new"], done["committed"]) == ("restored", 2500, 0)
+    assert_whole(redis_url)
+
+
+def test_a_run_that_never_was_is_said(producer):
+    text = producer(*LOAD, code=3).stderr.decode()
+    assert "There is no run rows" in text
+
+
+def test_a_finished_run_is_left_alone(load, rows, store, redis_url, producer):
+    load(rows)
+    store.put(RunPaths(RUN).success, b"{}")
+    flush(redis_url)
+    assert load(rows)["outcome"] == "finished"
+    assert load()["outcome"] == "finished"
+    write(rows, 3)
+    producer(*LOAD, rows, code=7)
