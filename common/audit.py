@@ -43,6 +43,7 @@ class RunCounts:
     oldest_wait: float = 0.0  # how long the most overdue retry has been due
     since_lease: float | None = None  # since an item was last handed out; None: never
     since_result: float | None = None  # since a result was last taken
+    since_commit: float | None = None  # since the sink last said that something is stored
 
     @property
     def open(self) -> int:

@@ -360,6 +360,7 @@ def _run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         oldest_wait=overdue_ms / 1000,
         since_lease=since("last_lease"),
         since_result=since("last_result"),
+        since_commit=since("last_commit"),
     )
 
 

@@ -25,5 +25,6 @@ for i = 4, #ARGV, 2 do
   if entry ~= '-' then take_off(entry, n) end
 end
 call('HINCRBY', counts, 'committed', new)
+if new > 0 then call('HSET', counts, 'last_commit', now) end
 if call('XLEN', stream) == 0 then call('HSET', counts, 'stream_bytes', 0) end
 return new
