@@ -244,6 +244,7 @@ def _weed_arguments(path: Path, folder: Path, ports: Sequence[int], bucket: str)
         f"-s3.port={s3}", f"-admin.port={admin}", "-webdav=false", "-admin.ui=false",
         "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false",
         "-s3.autoCreateBucket=false", "-s3.allowDeleteBucketNotEmpty=false", f"-bucket={bucket}",
+        "-volume.preStopSeconds=0",  # there is no other server that could take over
     ]  # fmt: skip
 
 
