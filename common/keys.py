@@ -52,6 +52,7 @@ RQ_WORKER_PREFIX = f"{_RQ}:worker:"
 RQ_QUEUE_PREFIX = f"{_RQ}:queue:"
 RUNS = f"{_OURS}:runs"  # zset: run name -> creation time (unix s)
 STARTED = f"{_OURS}:started"  # hash: the Redis process that was last seen, and since when
+SINK_LOCK = f"{_OURS}:sink"  # string: the one sink of single-writer mode; expires with its lease
 
 
 @dataclass(frozen=True, slots=True)

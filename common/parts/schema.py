@@ -83,13 +83,12 @@ def from_record(record: dict[str, Any]) -> Completion:
     return build(Completion, raw)
 
 
-def from_payload(payload: bytes, *, limit_bytes: int) -> Completion:
-    """Return the completion that a consumer put on the results stream.
+def from_json(text: bytes) -> Completion:
+    """Return the completion that a consumer wrote as JSON.
 
     Raises:
-        ValueError: it is damaged, too large, or not a completion.
+        ValueError: it is not one.
     """
-    text = codec.decompress(payload, limit_bytes=limit_bytes)
     return build(Completion, codec.loads(text))
 
 

@@ -9,5 +9,6 @@ service.py    all runs of this Redis
 outage.py     what cannot be reached is tried again, and said once
 identity.py   a name that a restarted sink has again
 single.py     the lease and the store of single-writer mode
+start.py      connections, checks, signals
 cli.py        gen-sink
 """

@@ -1,0 +1,102 @@
+"""The words about a finished run: its README on storage, and the lines that open it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consumer.sink.finish import Summary
+
+_SQL_READERS = {"parquet": "read_parquet", "jsonl.zst": "read_json"}
+_LOADERS = {"parquet": "parquet", "jsonl.zst": "json"}
+
+
+def duckdb_line(glob: str, suffix: str) -> str:
+    """Return a query that shows the completions below ``glob``."""
+    reader = _SQL_READERS[suffix]
+    return f"SELECT row_id, verdict, content FROM {reader}('{glob}') ORDER BY k;"  # noqa: S608 - for people to paste
+
+
+def datasets_line(glob: str, suffix: str) -> str:
+    """Return a Python expression that loads the completions below ``glob``."""
+    return f'datasets.load_dataset("{_LOADERS[suffix]}", data_files="{glob}", split="train")'
+
+
+def closing_lines(summary: Summary, url: str) -> list[str]:
+    """Return what is printed when a run is finished: where it is, and how to open it."""
+    glob = f"{url}/data/*.{summary.suffix}"
+    local = f"data/*.{summary.suffix}"
+    counts = f"{summary.committed} completions, {summary.dead} dead-lettered"
+    return [
+        f"{summary.run}: {counts}: {url}/data/",
+        f"  DuckDB    {duckdb_line(glob, summary.suffix)}    (of a local copy: '{local}')",
+        f"  Python    {datasets_line(glob, summary.suffix)}",
+    ]
+
+
+def readme(summary: Summary, url: str) -> str:
+    """Return the dataset card of a finished run."""
+    glob = f"data/*.{summary.suffix}"
+    return _README.format(
+        glob=glob,
+        run=summary.run,
+        committed=summary.committed,
+        items=summary.items,
+        rows=summary.rows,
+        samples=summary.samples,
+        models=", ".join(summary.models) or "no model",
+        engines=", ".join(summary.engines) or "no engine",
+        tables=_table("verdict", summary.verdicts)
+        + _table("dead-lettered, see failed.jsonl", summary.failures),
+        prompt_tokens=summary.prompt_tokens,
+        completion_tokens=summary.completion_tokens,
+        url=url,
+        sql=duckdb_line(glob, summary.suffix),
+        python=datasets_line(glob, summary.suffix),
+    )
+
+
+_README = """\
+---
+configs:
+- config_name: default
+  data_files: {glob}
+tags:
+- synthetic
+---
+
+# {run}
+
+{committed} completions of {items} asked for ({rows} rows, {samples} each), by {models} on
+{engines}.
+
+{tables}Tokens: {prompt_tokens} in, {completion_tokens} out.
+
+## Open it
+
+```sql
+-- DuckDB, in a local copy of {url}
+{sql}
+```
+
+```python
+{python}
+```
+
+`messages` is what the model was sent; `input_ids` and `output_ids` are exactly the tokens it saw
+and said. Take `verdict = 'ok'` for whole answers; other verdicts are kept because the run's
+settings say so. `manifest.json` lists the parts with their checksums, and
+`gen-producer verify {run}` proves that nothing is missing or there twice.
+"""
+
+
+def _table(title: str, counts: dict[str, int]) -> str:
+    if not counts:
+        return ""
+    rows = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    lines = [
+        f"| {title} | items |",
+        "|---|---:|",
+        *(f"| {name} | {count} |" for name, count in rows),
+    ]
+    return "\n".join(lines) + "\n\n"

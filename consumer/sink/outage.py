@@ -1,0 +1,85 @@
+"""What cannot be reached is tried again until it can, and said once, not at every try."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from common.errors import GenqError
+
+T = TypeVar("T")
+log = structlog.get_logger()
+FIRST_SECONDS = 0.2
+LONGEST_SECONDS = 15.0
+
+
+class StoppingError(Exception):
+    """The sink was told to stop while it waited; what is in hand stays unacknowledged."""
+
+
+class Outage:
+    """Calls to one service that may be away for hours."""
+
+    def __init__(
+        self,
+        service: str,
+        stop: asyncio.Event,
+        *,
+        retried: type[GenqError],
+        final: tuple[type[GenqError], ...] = (),
+    ) -> None:
+        self._service = service
+        self._stop = stop
+        self._retried = retried
+        self._final = final
+        self._away = False
+
+    async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``call`` returns, as soon as it does.
+
+        Raises:
+            StoppingError: the sink was told to stop before that.
+            GenqError: one of the kinds that waiting does not heal.
+        """
+        wait_seconds = FIRST_SECONDS
+        while True:
+            try:
+                answer = await call()
+            except self._retried as error:
+                if isinstance(error, self._final):
+                    raise
+                self._say_away(error)
+            else:
+                self._say_back()
+                return answer
+            await pause(self._stop, wait_seconds * random.uniform(0.5, 1))
+            if self._stop.is_set():
+                raise StoppingError
+            wait_seconds = min(2 * wait_seconds, LONGEST_SECONDS)
+
+    def _say_away(self, error: GenqError) -> None:
+        if not self._away:
+            self._away = True
+            log.warning(
+                "sink.away", service=self._service, what=error.what, why=error.why, fix=error.fix
+            )
+
+    def _say_back(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("sink.back", service=self._service)
+
+
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """Wait for ``seconds``, or until the sink is told to stop."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return

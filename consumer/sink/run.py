@@ -1,0 +1,366 @@
+"""One run, from its first result to its end: read, batch, commit, acknowledge, finish.
+
+Promised: an entry is acknowledged only when its item is in a part that this process has written or
+read. Not promised: that a result is written by the sink that read it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from common import codec
+from common.errors import EpochError, QueueError, StoreError, VerifyError
+from common.failpoint import declare, hit
+from common.objectstore import RunPaths
+from common.parts.chain import fix_format
+from common.parts.schema import from_json
+from common.prove import read_manifest
+from common.queue.results import ResultStream
+from common.records import Verdict
+from consumer.sink.batcher import Batch, Batcher, Bounds
+from consumer.sink.card import closing_lines
+from consumer.sink.commit import PartWriter, UnstorableError
+from consumer.sink.finish import write_end
+from consumer.sink.outage import Outage, StoppingError, pause
+from consumer.sink.recover import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    import redis.asyncio
+
+    from common.audit import RunCounts
+    from common.objectstore import ObjectStore
+    from common.parts.index import PartIndex
+    from common.queue.prompts import QueueLimits
+    from common.queue.run_state import Runs
+    from common.records import Completion, RunInfo, RunManifest, StreamEntry
+
+T = TypeVar("T")
+log = structlog.get_logger()
+RESULT_LIMIT_BYTES = 32 * 2**20  # of one completion as JSON; a larger one is dead-lettered
+READ_ENTRIES = 50
+POLL_SECONDS = 0.25  # between looks at a stream that was empty
+LOOK_SECONDS = 1.0  # between looks at a run's counts
+BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
+FLUSH_SECONDS = 10.0  # what a last commit may take after SIGTERM
+declare(
+    "sink.read",
+    "sink.commit.before",
+    "sink.commit.after",
+    "sink.closed",
+    "sink.reopen.success_gone",
+    "sink.reopen.opened",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all runs of one sink share."""
+
+    redis: redis.asyncio.Redis
+    runs: Runs
+    limits: QueueLimits
+    store: ObjectStore
+    bounds: Bounds
+    suffix: str
+    folder: Path
+    consumer: str
+    claim_seconds: float  # results that another sink read so long ago are taken over
+    stop: asyncio.Event
+    clock: Callable[[], float]
+    say: Callable[[str], None]
+    redis_calls: asyncio.Semaphore  # fewer than the client has connections
+
+
+@dataclass(slots=True)
+class _Open:
+    """What a run needs once results come; made from storage."""
+
+    manifest: RunManifest
+    ledger: Ledger
+    writer: PartWriter
+
+
+class RunSink:
+    """The sink of one run in one of its epochs."""
+
+    def __init__(self, tools: Tools, info: RunInfo) -> None:
+        self.run = info.run
+        self.epoch = info.epoch
+        self.over = False  # finished or cancelled, and nothing is left to do
+        self.dead = 0  # dead letters of a finished run
+        self.broken: VerifyError | None = None
+        self._tools = tools
+        self._fingerprint = info.fingerprint
+        self._paths = RunPaths(info.run)
+        self._stream = ResultStream(tools.redis, info.run, info.epoch, tools.limits)
+        self._storage = Outage("storage", tools.stop, retried=StoreError)
+        self._queue = Outage("redis", tools.stop, retried=QueueError, final=(EpochError,))
+        self._batcher = Batcher(tools.bounds, tools.clock)
+        self._open: _Open | None = None
+        self._inherited: list[StreamEntry] | None = None  # own ones of a life before; None: unread
+        self._closed = info.state == "closed"
+        self._success = False  # _SUCCESS was seen or written
+        self._claim_at = self._look_at = 0.0
+
+    async def serve(self) -> None:
+        """Serve the run until the sink stops or the run has another epoch."""
+        while not self._tools.stop.is_set():
+            try:
+                await (self._watch() if self._closed else self._step())
+            except StoppingError:
+                break
+            except EpochError as error:
+                # What is in hand was never acknowledged to anybody; it is made again.
+                log.warning("sink.epoch_gone", run=self.run, what=error.what, fix=error.fix)
+                return
+            except VerifyError as error:
+                self._break(error)
+                await pause(self._tools.stop, BROKEN_SECONDS)
+        await self._last_flush()
+
+    # --- results
+
+    async def _step(self) -> None:
+        opened = await self._opened()
+        entries = await self._ask(self._next_entries)
+        if entries:
+            hit("sink.read")
+            await self._accept(opened, entries)
+        elif not self._batcher.due():
+            await self._quiet(opened)
+        if self._batcher.due():
+            await self._flush(opened)
+
+    async def _opened(self) -> _Open:
+        if self._open is None:
+            self._open = await self._store(self._from_storage)
+            self.broken = None
+        return self._open
+
+    def _from_storage(self) -> _Open:
+        store, paths = self._tools.store, self._paths
+        manifest = read_manifest(store, self.run)
+        if manifest.fingerprint != self._fingerprint:
+            raise VerifyError(
+                f"Run {self.run} in Redis has other rows than {store.url}/{paths.run_json}.",
+                why=f"Fingerprints {self._fingerprint[:12]} and {manifest.fingerprint[:12]}.",
+                fix="Give the sink the GENQ_STORE that the run was loaded with.",
+            )
+        suffix = fix_format(store, paths, self._tools.suffix)
+        if suffix != self._tools.suffix:
+            log.warning("sink.format_kept", run=self.run, format=suffix)
+        ledger = Ledger(store, paths, manifest, suffix)
+        ledger.load(self._tools.folder)
+        writer = PartWriter(store, paths, ledger)
+        for found in ledger.catch_up():
+            if not found.indexed:
+                writer.owe(found.index)
+        writer.write_indexes()
+        ledger.save(self._tools.folder)
+        log.info("sink.run_opened", run=self.run, committed=len(ledger), parts=ledger.next)
+        return _Open(manifest, ledger, writer)
+
+    async def _next_entries(self) -> Sequence[StreamEntry]:
+        """Return results: first one's own of a life before, then those left behind, then new."""
+        tools, room = self._tools, min(READ_ENTRIES, self._batcher.room())
+        if self._inherited is None:
+            self._inherited = await self._stream.pending(tools.consumer)
+            log.info("sink.inherited", run=self.run, entries=len(self._inherited))
+        if self._inherited:
+            mine, self._inherited = self._inherited[:room], self._inherited[room:]
+            return mine
+        if tools.clock() >= self._claim_at:
+            left = await self._stream.claim(
+                tools.consumer, idle_seconds=tools.claim_seconds, count=room
+            )
+            if left:
+                return left
+            self._claim_at = tools.clock() + tools.claim_seconds / 4
+        return await self._stream.read(tools.consumer, room, block_ms=None)
+
+    async def _accept(self, opened: _Open, entries: Sequence[StreamEntry]) -> None:
+        news = [entry for entry in entries if not self._batcher.holds(entry)]
+        for entry, result in zip(news, await asyncio.to_thread(_decode, news), strict=True):
+            if isinstance(result, str):
+                await self._reject(entry, result)
+            else:
+                completion, size = result
+                self._batcher.add(replace(entry, payload=b""), completion, size)
+            if self._batcher.due():
+                await self._flush(opened)
+
+    async def _reject(self, entry: StreamEntry, reason: str) -> None:
+        log.warning("sink.result_rejected", run=self.run, item=entry.item, reason=reason)
+        await self._ask(lambda: self._stream.reject(entry, Verdict.MALFORMED, reason))
+
+    # --- the commit
+
+    async def _flush(self, opened: _Open) -> None:
+        batch = self._batcher.seal()
+        part = await self._write(opened, batch)
+        opened.ledger.save(self._tools.folder)
+        hit("sink.commit.before")
+        entries = list(batch.entries.values())
+        new = await self._ask(lambda: self._stream.commit(entries))
+        hit("sink.commit.after")
+        log.info(
+            "sink.committed",
+            run=self.run,
+            part=part.part if part else None,
+            rows=part.rows if part else 0,
+            bytes=part.bytes if part else 0,
+            entries=len(entries),
+            new=new,
+        )
+
+    async def _write(self, opened: _Open, batch: Batch) -> PartIndex | None:
+        while True:
+            completions = [batch.completions[item] for item in sorted(batch.completions)]
+
+            def write(completions: Sequence[Completion] = completions) -> PartIndex | None:
+                return opened.writer.write(completions)
+
+            try:
+                return await self._store(write)
+            except UnstorableError as error:
+                for item, reason in error.reasons.items():
+                    for entry in batch.drop(item):
+                        await self._reject(entry, reason)
+
+    async def _last_flush(self) -> None:
+        """Commit what is in hand if that is quick; else it stays for the next sink."""
+        if not len(self._batcher) or self._open is None:
+            return
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._flush(self._open)
+        except (StoppingError, QueueError, VerifyError, TimeoutError) as error:
+            log.warning("sink.left_unacknowledged", run=self.run, reason=repr(error))
+
+    # --- the end
+
+    async def _quiet(self, opened: _Open) -> None:
+        """Nothing came: seal early if nothing will come, end the run if nothing is open."""
+        await pause(self._tools.stop, POLL_SECONDS)
+        counts = await self._look()
+        if counts is None:
+            return
+        if counts.state == "closed":
+            self._closed = True
+        elif len(self._batcher):
+            if not counts.queued + counts.waiting + counts.leased:
+                await self._flush(opened)
+        elif counts.settled and await self._ask(lambda: self._tools.runs.close(self.run)):
+            hit("sink.closed")
+            self._closed = True
+        self.over = counts.state == "cancelled" and not counts.open
+
+    async def _watch(self) -> None:
+        """Finish a closed run; open it again if somebody put its dead letters on the queue."""
+        await pause(self._tools.stop, POLL_SECONDS)
+        counts = await self._look()
+        if counts is None:
+            return
+        if counts.state != "closed":
+            self._closed = self._success = self.over = False
+        elif counts.queued + counts.waiting + counts.leased:
+            await self._reopen()
+        else:
+            if not self._success:
+                self._success = await self._has_success()
+            if not self._success:
+                await self._finish()
+            self.dead = counts.dead
+            self.over = self._success
+
+    async def _finish(self) -> None:
+        opened = await self._opened()
+        tools = self._tools
+        failures = await self._ask(
+            lambda: tools.runs.failures(self.run, limit=opened.manifest.items)
+        )
+        summary = await self._store(
+            lambda: write_end(tools.store, self._paths, opened.manifest, opened.ledger, failures)
+        )
+        counts = await self._ask(lambda: tools.runs.sample(self.run))
+        if counts.state != "closed" or counts.epoch != self.epoch:
+            # Reopened meanwhile: _SUCCESS must not outlive that.
+            await self._store(lambda: tools.store.delete(self._paths.success))
+            return
+        self._success = True
+        log.info("sink.finished", run=self.run, committed=summary.committed, dead=summary.dead)
+        for line in closing_lines(summary, f"{tools.store.url}/{self.run}"):
+            tools.say(line)
+
+    async def _reopen(self) -> None:
+        """Take _SUCCESS away, open the run, and look again.
+
+        The second look is for a sink that was about to write _SUCCESS: whoever is last, sink or
+        reopening, takes it away.
+        """
+        store, runs = self._tools.store, self._tools.runs
+        await self._store(lambda: store.delete(self._paths.success))
+        hit("sink.reopen.success_gone")
+        await self._ask(lambda: runs.reopen(self.run))
+        hit("sink.reopen.opened")
+        await self._store(lambda: store.delete(self._paths.success))
+        self._closed = self._success = self.over = False
+        log.info("sink.reopened", run=self.run)
+
+    async def _has_success(self) -> bool:
+        found = await self._store(lambda: self._tools.store.stat(self._paths.success))
+        return found is not None
+
+    # --- calls
+
+    async def _look(self) -> RunCounts | None:
+        """Return the run's counts, or None if it is too early to ask again."""
+        now = self._tools.clock()
+        if now < self._look_at or self._tools.stop.is_set():
+            return None
+        self._look_at = now + LOOK_SECONDS
+        counts = await self._ask(lambda: self._tools.runs.sample(self.run))
+        if counts.epoch != self.epoch:
+            raise EpochError(f"Run {self.run} has another epoch.")
+        return counts
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def limited() -> T:
+            async with self._tools.redis_calls:
+                return await call()
+
+        return await self._queue.outlast(limited)
+
+    async def _store(self, call: Callable[[], T]) -> T:
+        return await self._storage.outlast(lambda: asyncio.to_thread(call))
+
+    def _break(self, error: VerifyError) -> None:
+        log.error("sink.broken", run=self.run, what=error.what, why=error.why, fix=error.fix)
+        self.broken = error
+        self._open = None
+        # What is in hand is still pending under our name; it is read again.
+        self._batcher.seal()
+        self._inherited = None
+
+
+def _decode(entries: Sequence[StreamEntry]) -> list[tuple[Completion, int] | str]:
+    """Return each result with its size as JSON, or why it cannot be stored."""
+    return [_decode_one(entry) for entry in entries]
+
+
+def _decode_one(entry: StreamEntry) -> tuple[Completion, int] | str:
+    try:
+        text = codec.decompress(entry.payload, limit_bytes=RESULT_LIMIT_BYTES)
+        completion = from_json(text)
+    except ValueError as error:
+        return f"not a completion: {error}"
+    if completion.k != entry.item:
+        return f"it is of item {completion.k}"
+    return completion, len(text)

@@ -1,0 +1,117 @@
+"""One sink for all runs of a Redis: finds them, serves each in a task, and reaps their queues."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import DeadLettersError, EpochError, QueueError, RunClosedError
+from common.queue.prompts import PromptQueue
+from consumer.sink.outage import Outage, StoppingError, pause
+from consumer.sink.run import RunSink
+
+if TYPE_CHECKING:
+    from common.ids import RunName
+    from common.records import RunInfo
+    from consumer.sink.run import Tools
+
+log = structlog.get_logger()
+FIND_SECONDS = 1.0
+REAP_SECONDS = 3.0
+
+
+class SinkService:
+    """The sinks of all runs, or of the one that is named."""
+
+    def __init__(self, tools: Tools, *, only: RunName | None, burst: bool) -> None:
+        self._tools = tools
+        self._only = only
+        self._burst = burst
+        self._sinks: dict[RunName, RunSink] = {}
+        self._tasks: dict[RunName, asyncio.Task[None]] = {}
+        self._found: list[RunInfo] = []
+        self._finding = Outage("redis", tools.stop, retried=QueueError)
+
+    async def serve(self) -> None:
+        """Serve until told to stop; in burst mode until every run is finished.
+
+        Raises:
+            VerifyError: burst mode, and a run cannot be finished as its parts cannot be trusted.
+            DeadLettersError: burst mode, and items are dead-lettered.
+        """
+        reaper = asyncio.create_task(self._reap_for_ever())
+        try:
+            with suppress(StoppingError):
+                await self._find_until_stopped()
+            await asyncio.gather(*self._tasks.values())
+        finally:
+            reaper.cancel()
+            for task in self._tasks.values():
+                task.cancel()
+        if self._burst and self._all_over():
+            self._judge()
+
+    async def _find_until_stopped(self) -> None:
+        while not self._tools.stop.is_set():
+            await self._find()
+            if self._burst and self._all_over():
+                self._tools.stop.set()
+            await pause(self._tools.stop, FIND_SECONDS)
+
+    async def _find(self) -> None:
+        """Look which runs there are; one of a new epoch is served by a new sink."""
+        infos = await self._finding.outlast(self._tools.runs.list)
+        self._found = [info for info in infos if self._only in (None, info.run)]
+        for run, task in list(self._tasks.items()):
+            if task.done():
+                task.result()  # a bug of ours ends the process
+                del self._tasks[run], self._sinks[run]
+        for info in self._found:
+            if info.run not in self._tasks:
+                sink = RunSink(self._tools, info)
+                self._sinks[info.run] = sink
+                self._tasks[info.run] = asyncio.create_task(sink.serve(), name=info.run)
+
+    def _all_over(self) -> bool:
+        if not self._found:
+            return self._only is None
+        return all(
+            (sink := self._sinks.get(info.run)) is not None and (sink.over or sink.broken)
+            for info in self._found
+        )
+
+    def _judge(self) -> None:
+        for sink in self._sinks.values():
+            if sink.broken:
+                raise sink.broken
+        dead = {sink.run: sink.dead for sink in self._sinks.values() if sink.dead}
+        if dead:
+            counts = ", ".join(f"{run}: {count}" for run, count in dead.items())
+            raise DeadLettersError(
+                f"Finished, with dead-lettered items ({counts}).",
+                why="failed.jsonl beside the data names each with its reason.",
+                fix=f"gen-producer failed {next(iter(dead))}",
+            )
+
+    async def _reap_for_ever(self) -> None:
+        """Take expired leases back and put due retries on the queue, as consumers do, too."""
+        tools = self._tools
+        reaping = Outage("redis", tools.stop, retried=QueueError)
+        while not tools.stop.is_set():
+            for info in self._found:
+                if info.state not in ("closed", "cancelled"):
+                    await reaping.outlast(partial(self._reap, info))
+            await pause(tools.stop, REAP_SECONDS)
+
+    async def _reap(self, info: RunInfo) -> None:
+        queue = PromptQueue(self._tools.redis, info.run, info.epoch, self._tools.limits)
+        try:
+            async with self._tools.redis_calls:
+                while (await queue.reap()).more:
+                    pass
+        except (EpochError, RunClosedError):
+            return  # the next look finds what became of the run

@@ -1,0 +1,135 @@
+"""Single-writer mode, for stores that ignore ``If-None-Match``: a lease keeps a second sink out.
+
+It is weaker than the conditional PUT: a sink that is stopped for longer than the lease, just
+before a PUT, can overwrite a part. Use it only where the store leaves no choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import ConflictError, StoreError
+from common.ids import new_nonce
+from common.keys import SINK_LOCK
+from common.objectstore import Created
+from consumer.sink.outage import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import redis.asyncio
+
+    from common.objectstore import ObjectStat, ObjectStore
+
+log = structlog.get_logger()
+LEASE_SECONDS = 30.0
+_OCTETS = "application/octet-stream"
+_NONE: Mapping[str, str] = {}
+
+
+class WriterLease:
+    """The right to be the only sink of this Redis."""
+
+    def __init__(self, redis: redis.asyncio.Redis) -> None:
+        self._lock = redis.lock(SINK_LOCK, timeout=LEASE_SECONDS)
+
+    async def take(self) -> None:
+        """Take the lease; one that a killed sink left is waited for.
+
+        Raises:
+            ConflictError: another sink has it, and renews it.
+        """
+        if await self._lock.acquire(blocking=False):
+            return
+        log.info("sink.lease_taken_by_another", waiting_seconds=LEASE_SECONDS)
+        if not await self._lock.acquire(blocking_timeout=LEASE_SECONDS * 1.1):
+            raise ConflictError(
+                "Another sink is at work in single-writer mode.",
+                why=f"It holds and renews {SINK_LOCK} in Redis.",
+                fix="Stop that one first.",
+            )
+
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Renew the lease until ``stop``; a lease that is lost stops the sink."""
+        while not stop.is_set():
+            await pause(stop, LEASE_SECONDS / 4)
+            try:
+                async with asyncio.timeout(LEASE_SECONDS / 4):
+                    await self._lock.reacquire()
+            except Exception as error:  # noqa: BLE001 - whatever the reason, it is no longer proven
+                log.error("sink.lease_lost", error=repr(error))  # noqa: TRY400 - one line, no trace
+                stop.set()
+
+    async def give_back(self) -> None:
+        """Let the next sink in at once."""
+        if await self._lock.owned():
+            await self._lock.release()
+
+
+class SingleWriterStore:
+    """A store whose conditional PUT looks first, and then writes."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.url = store.url
+
+    def create(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        content_type: str = _OCTETS,
+        metadata: Mapping[str, str] = _NONE,
+    ) -> Created:
+        """Write an object if there was none a moment ago."""
+        try:
+            if self._store.stat(key) is not None:
+                return Created.EXISTS
+            self._store.put(key, data, content_type=content_type, metadata=metadata)
+        except StoreError:
+            return Created.UNKNOWN
+        return Created.CREATED
+
+    def probe(self) -> None:
+        """Check that writing, reading, listing and deleting work; raises StoreError."""
+        key = f".genq-probe/{new_nonce()}"
+        self.put(key, b"a")
+        try:
+            if self.get(key) != b"a" or [found.key for found in self.list(key)] != [key]:
+                raise StoreError(f"{self.url} does not show what was just written.")
+        finally:
+            self.delete(key)
+
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        content_type: str = _OCTETS,
+        metadata: Mapping[str, str] = _NONE,
+    ) -> None:
+        """See :class:`common.objectstore.ObjectStore`."""
+        self._store.put(key, data, content_type=content_type, metadata=metadata)
+
+    def get(self, key: str) -> bytes:
+        """See :class:`common.objectstore.ObjectStore`."""
+        return self._store.get(key)
+
+    def read_range(self, key: str, offset: int, size: int, *, etag: str) -> bytes:
+        """See :class:`common.objectstore.ObjectStore`."""
+        return self._store.read_range(key, offset, size, etag=etag)
+
+    def stat(self, key: str) -> ObjectStat | None:
+        """See :class:`common.objectstore.ObjectStore`."""
+        return self._store.stat(key)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectStat]:
+        """See :class:`common.objectstore.ObjectStore`."""
+        return self._store.list(prefix, start_after=start_after)
+
+    def delete(self, key: str) -> None:
+        """See :class:`common.objectstore.ObjectStore`."""
+        self._store.delete(key)

@@ -1,0 +1,122 @@
+"""From settings to a running sink: connections, checks, a name, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import Exit
+from common.objectstore import open_store
+from common.queue.run_state import Runs
+from common.redis_client import connect
+from consumer.sink.batcher import Bounds
+from consumer.sink.identity import Identity
+from consumer.sink.run import Tools
+from consumer.sink.service import SinkService
+from consumer.sink.single import SingleWriterStore, WriterLease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis.asyncio
+
+    from common.ids import RunName
+    from common.objectstore import ObjectStore
+    from common.settings import Settings
+
+log = structlog.get_logger()
+REDIS_CALLS = 16  # at a time; the client has twice as many connections
+CLAIM_PARTS = 3  # results count as left behind after the time that so many parts may take
+
+
+async def run_sink(
+    settings: Settings,
+    *,
+    only: RunName | None,
+    burst: bool,
+    single_writer: bool,
+    say: Callable[[str], None],
+) -> Exit:
+    """Serve until a signal, or in burst mode until the runs are finished; return the exit code.
+
+    Raises:
+        QueueError: Redis cannot be used; at the start only.
+        StoreError: object storage cannot be used, or ignores conditions; at the start only.
+        ConflictError: single-writer mode, and another sink is at work.
+        DeadLettersError, VerifyError: burst mode; see SinkService.
+    """
+    stop = asyncio.Event()
+    got = _stop_at_signals(stop)
+    async with AsyncExitStack() as cleanup:
+        redis = await connect(settings, name="sink")
+        cleanup.push_async_callback(redis.aclose)
+        store: ObjectStore = open_store(settings)
+        if single_writer:
+            store = SingleWriterStore(store)
+            await _hold_lease(redis, stop, cleanup)
+        await asyncio.to_thread(store.probe)
+        identity = Identity(settings.state_dir / "sink")
+        cleanup.callback(identity.close)
+        tools = _tools(settings, redis, store, consumer=identity.name, stop=stop, say=say)
+        log.info("sink.started", consumer=identity.name, store=store.url)
+        await SinkService(tools, only=only, burst=burst).serve()
+        log.info("sink.stopped")
+    return got[0] if got else Exit.DONE
+
+
+def _tools(
+    settings: Settings,
+    redis: redis.asyncio.Redis,
+    store: ObjectStore,
+    *,
+    consumer: str,
+    stop: asyncio.Event,
+    say: Callable[[str], None],
+) -> Tools:
+    limits = settings.limits()
+    return Tools(
+        redis=redis,
+        runs=Runs(redis, limits),
+        limits=limits,
+        store=store,
+        bounds=Bounds(
+            rows=settings.sink_rows, bytes=settings.sink_bytes, seconds=settings.sink_seconds
+        ),
+        suffix=settings.sink_format,
+        folder=settings.state_dir / "sink",
+        consumer=consumer,
+        claim_seconds=CLAIM_PARTS * settings.sink_seconds + 5,
+        stop=stop,
+        clock=time.monotonic,
+        say=say,
+        redis_calls=asyncio.Semaphore(REDIS_CALLS),
+    )
+
+
+def _stop_at_signals(stop: asyncio.Event) -> list[Exit]:
+    """Set ``stop`` at SIGTERM and SIGINT; return a list that will hold the exit code."""
+    got: list[Exit] = []
+
+    def handle(code: Exit) -> None:
+        got.append(code)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, handle, Exit.TERMINATED)
+    loop.add_signal_handler(signal.SIGINT, handle, Exit.INTERRUPTED)
+    return got
+
+
+async def _hold_lease(
+    redis: redis.asyncio.Redis, stop: asyncio.Event, cleanup: AsyncExitStack
+) -> None:
+    lease = WriterLease(redis)
+    await lease.take()
+    cleanup.push_async_callback(lease.give_back)
+    keeper = asyncio.create_task(lease.keep(stop))
+    cleanup.callback(keeper.cancel)
