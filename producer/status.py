@@ -1,0 +1,108 @@
+"""`gen-producer status`: look once, or again and again. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from common.errors import Exit, QueueError
+from common.ids import RunName, run_name
+from common.redis_client import connect
+from producer.status_data import RunStatus, Watcher, look_in_store
+from producer.status_view import (
+    JSON_VERSION,
+    MAX_WIDTH,
+    fold,
+    row,
+    run_json,
+    screen,
+    stored_json,
+    stored_screen,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from common.settings import Settings
+    from producer.console import Console
+
+_ENDED = ("closed", "cancelled")
+_NONE = "No run is in Redis.\nNext: gen-producer load DATASET    (or, after a loss: --run NAME)"
+
+
+def run_status(run: str | None, watch: float | None, settings: Settings, console: Console) -> int:
+    """Show how a run stands, or all of them.
+
+    Raises:
+        InputError: neither Redis nor object storage knows the run.
+        QueueError: Redis cannot be used; while watching this is said, and tried again.
+    """
+    name = run_name(run) if run is not None else None
+    if watch is None:
+        found = asyncio.run(_look_once(name, settings))
+        console.result(*_answer(name, found, settings))
+    else:
+        asyncio.run(_watch(name, watch, settings, console))
+    return Exit.DONE
+
+
+async def _look_once(run: RunName | None, settings: Settings) -> list[RunStatus]:
+    async with await connect(settings, name="status") as client:
+        return await Watcher(client, settings).look(run)
+
+
+async def _watch(run: RunName | None, seconds: float, settings: Settings, console: Console) -> None:
+    async with await connect(settings, name="status") as client:
+        watcher = Watcher(client, settings)
+        with _screen(console) as show:
+            while True:
+                try:
+                    found = await watcher.look(run)
+                except QueueError as error:
+                    console.warn(f"{error.what} Trying again.")
+                else:
+                    show(*_answer(run, found, settings))
+                    if all(_is_over(status) for status in found):
+                        return
+                await asyncio.sleep(seconds)
+
+
+def _is_over(status: RunStatus) -> bool:
+    return status.info.state == "cancelled" or (status.info.state == "closed" and status.success)
+
+
+def _answer(
+    run: RunName | None, found: list[RunStatus], settings: Settings
+) -> tuple[str, dict[str, Any]]:
+    """Return the answer in words and as data."""
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    if run is not None and not found:
+        stored = look_in_store(settings, run)
+        lines = stored_screen(stored).split("\n")
+        return "\n".join(p for line in lines for p in fold(line, width)), stored_json(stored)
+    if run is not None:
+        return screen(found[0], width=width), run_json(found[0])
+    data = {"version": JSON_VERSION, "runs": [run_json(status) for status in found]}
+    if not found:
+        return _NONE, data
+    if len(found) == 1:
+        return screen(found[0], width=width), data
+    return "\n".join(row(status, width=width) for status in found), data
+
+
+@contextmanager
+def _screen(console: Console) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Give a function that shows an answer: in place on a terminal, one after another elsewhere."""
+    if console.json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda text, data: console.result(text if console.json else text + "\n", data)
+        return
+    from rich.console import Console as Terminal  # noqa: PLC0415 - only where it is looked at
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    with Live(console=Terminal(highlight=False), auto_refresh=False) as live:
+        yield lambda text, _data: live.update(Text(text), refresh=True)

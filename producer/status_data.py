@@ -1,0 +1,176 @@
+"""How runs stand, gathered by reading alone: counts, workers, failures."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.audit import check_counts
+from common.errors import InputError
+from common.objectstore import RunPaths, open_store
+from common.prove import committed_items
+from common.queue.run_state import Runs
+from producer.manifest import find_manifest
+
+if TYPE_CHECKING:
+    import redis.asyncio
+
+    from common.audit import RunCounts
+    from common.ids import RunName
+    from common.queue.workers import WorkerInfo
+    from common.records import RunInfo, RunManifest
+    from common.settings import Settings
+
+RECENT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Completions and tokens a second."""
+
+    completions: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run at one moment."""
+
+    info: RunInfo
+    counts: RunCounts
+    workers: list[WorkerInfo] = field(default_factory=list)
+    dead_by_class: dict[str, int] = field(default_factory=dict)
+    suspended: bool = False
+    success: bool = False  # _SUCCESS is there
+    stream_limit: int = 0
+    recent: Rate | None = None
+    average: Rate | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not add up."""
+        return check_counts(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOnly:
+    """A run that Redis does not know and object storage does."""
+
+    manifest: RunManifest
+    committed: int
+    success: bool
+
+
+class Recent:
+    """The samples of the last minute of one run, while somebody watches it."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def rate(self, counts: RunCounts) -> Rate | None:
+        """Take a sample; return the rate over the last minute, None before there are two."""
+        made = counts.generated + counts.committed + counts.dead
+        sample = (counts.at, made, counts.completion_tokens)
+        samples = self._samples
+        if samples and (made < samples[-1][1] or sample[2] < samples[-1][2]):
+            samples.clear()  # requeued, or loaded anew
+        samples.append(sample)
+        while len(samples) > 2 and samples[1][0] <= counts.at - RECENT_SECONDS:
+            samples.popleft()
+        seconds = counts.at - samples[0][0]
+        if seconds < 1.0:
+            return None
+        return Rate((made - samples[0][1]) / seconds, (sample[2] - samples[0][2]) / seconds)
+
+
+class Watcher:
+    """Reads how runs stand, again and again. Writes nothing, in Redis or anywhere."""
+
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
+        self._runs = Runs(client, settings.limits())
+        self._settings = settings
+        self._recent: dict[str, Recent] = {}
+
+    async def look(self, run: RunName | None) -> list[RunStatus]:
+        """Return how ``run`` stands, or all runs; none if Redis does not know it."""
+        if run is None:
+            infos = await self._runs.list()
+        else:
+            info = await self._runs.get(run)
+            infos = [info] if info else []
+        workers = await self._runs.workers() if infos else []
+        suspended = bool(infos) and await self._runs.suspended()
+        return [await self._status(info, workers, suspended=suspended) for info in infos]
+
+    async def _status(
+        self, info: RunInfo, workers: list[WorkerInfo], *, suspended: bool
+    ) -> RunStatus:
+        counts = await self._runs.sample(info.run)
+        serving = [worker for worker in workers if info.run in worker.queues]
+        recent = self._recent.setdefault(f"{info.run} {info.epoch}", Recent()).rate(counts)
+        return RunStatus(
+            info=info,
+            counts=counts,
+            workers=serving,
+            dead_by_class=await self._runs.failures_by_class(info.run) if counts.dead else {},
+            suspended=suspended,
+            success=info.state == "closed" and self._has_success(info.run),
+            stream_limit=self._settings.stream_entries,
+            recent=recent or _gauged(counts, serving),
+            average=_average(info, counts),
+        )
+
+    def _has_success(self, run: RunName) -> bool:
+        if not self._settings.store:
+            return False
+        return open_store(self._settings).stat(RunPaths(run).success) is not None
+
+
+def look_in_store(settings: Settings, run: RunName) -> StoredOnly:
+    """Return what object storage alone knows of a run.
+
+    Raises:
+        InputError: nothing.
+    """
+    store = open_store(settings)
+    manifest = find_manifest(store, run)
+    if manifest is None:
+        raise InputError(
+            f"There is no run {run}.",
+            why=f"Neither Redis nor {store.url} has one.",
+            fix=f"gen-producer load DATASET --run {run}    (or: gen-producer status)",
+        )
+    committed = int.from_bytes(committed_items(store, manifest), "big").bit_count()
+    return StoredOnly(manifest, committed, store.stat(RunPaths(run).success) is not None)
+
+
+def _made(counts: RunCounts) -> int:
+    """Return how many results were taken since the run was loaded into this Redis."""
+    return sum(counts.verdicts.values())
+
+
+def _gauged(counts: RunCounts, workers: list[WorkerInfo]) -> Rate | None:
+    """Return the rate as the workers show it: their tokens, over the run's mean length."""
+    tokens = sum(number(worker, "tokens_per_second") for worker in workers)
+    made = _made(counts)
+    if not workers or not made or not counts.completion_tokens:
+        return None
+    return Rate(tokens * made / counts.completion_tokens, tokens)
+
+
+def _average(info: RunInfo, counts: RunCounts) -> Rate | None:
+    end = counts.at - (counts.since_result or 0.0) if counts.settled else counts.at
+    seconds = end - info.created
+    made = _made(counts)
+    if seconds <= 0 or not made:
+        return None
+    return Rate(made / seconds, counts.completion_tokens / seconds)
+
+
+def number(worker: WorkerInfo, gauge: str) -> float:
+    """Return a worker's figure, 0 where it has none."""
+    try:
+        return float(worker.gauges.get(gauge, "0"))
+    except ValueError:
+        return 0.0

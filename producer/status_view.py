@@ -1,0 +1,221 @@
+"""A run's state in words: pure functions from what was read to lines of text, or to JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from producer.status_data import number
+from producer.status_state import duration, eta, next_command, state_of
+
+if TYPE_CHECKING:
+    from common.audit import RunCounts
+    from common.queue.workers import WorkerInfo
+    from producer.status_data import Rate, RunStatus, StoredOnly
+
+JSON_VERSION = 1
+MAX_WIDTH = 100
+_BAR = 20
+_SLOW_SHARE = 0.8  # of the median worker's rate
+_CLOSE = 1.1  # two ends of a range that are this close are one
+
+
+def screen(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
+    """Return a run's screen: eight lines at most, and one for each worker."""
+    counts = status.counts
+    word, cause = state_of(status)
+    finished = counts.committed + counts.dead
+    lines = [
+        f"{status.info.run}  {word}" + (f": {cause}" if cause else ""),
+        f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}",
+        _places(counts),
+        _rates(status),
+        ", ".join(part for part in (_eta_text(status), _commit_text(status)) if part),
+        _failures(status),
+        "; ".join(status.problems[:1]),
+    ]
+    body = [line for line in lines if line] + worker_lines(status.workers)
+    body.append(f"Next: {next_command(status)}")
+    return "\n".join(part for line in body for part in fold(line, width))
+
+
+def _progress(done: int, total: int) -> str:
+    return f"{percent(done, total)}  {done:,} of {total:,}"
+
+
+def _places(counts: RunCounts) -> str:
+    places = {
+        "queued": counts.queued,
+        "waiting retry": counts.waiting,
+        "leased": counts.leased,
+        "generated": counts.generated,
+        "committed": counts.committed,
+        "dead": counts.dead,
+    }
+    return ", ".join(f"{name} {count:,}" for name, count in places.items())
+
+
+def fold(line: str, width: int) -> list[str]:
+    """Return a line in as many as the width needs; what goes on is indented."""
+    return textwrap.wrap(
+        line,
+        min(width, MAX_WIDTH),
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    ) or [""]
+
+
+def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
+    """Return one line for a run among several."""
+    counts = status.counts
+    word, cause = state_of(status)
+    finished = counts.committed + counts.dead
+    line = f"{status.info.run:<24} {word:<10} {_progress(finished, counts.total)}"
+    if counts.dead:
+        line += f", {counts.dead:,} dead"
+    if cause and word not in ("done", "finishing"):
+        line += f" ({cause})"
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def worker_lines(workers: list[WorkerInfo]) -> list[str]:
+    """Return a line for each worker, the fastest first; the slow ones are marked."""
+    ordered = sorted(workers, key=lambda one: (-number(one, "tokens_per_second"), one.name))
+    rates = sorted(number(one, "tokens_per_second") for one in workers)
+    median = rates[len(rates) // 2] if rates else 0.0
+    return [_worker(one, median if len(rates) > 1 else 0.0) for one in ordered]
+
+
+def _worker(worker: WorkerInfo, median: float) -> str:
+    gauges = worker.gauges
+    if not gauges:
+        return f"  {worker.name}  {worker.state}  finished {worker.finished:,}"
+    rate = number(worker, "tokens_per_second")
+    text = (
+        f"  {worker.name}  {gauges.get('engine', '?')}"
+        f"  {gauges.get('in_flight', '0')}/{gauges.get('max_running', '?')} in flight"
+        f"  {rate:,.0f} tok/s  finished {number(worker, 'completed'):,.0f}"
+    )
+    if number(worker, "failed"):
+        text += f"  failed {number(worker, 'failed'):,.0f}"
+    if number(worker, "engine_starts") > 1:
+        text += f"  restarts {number(worker, 'engine_starts') - 1:.0f}"
+    return text + ("  <- slow" if rate < _SLOW_SHARE * median else "")
+
+
+def _rates(status: RunStatus) -> str:
+    parts = []
+    if status.recent:
+        parts.append(f"now {_rate(status.recent)}")
+    if status.average:
+        parts.append(f"average {_rate(status.average)}")
+    wasted, useful = status.counts.wasted_tokens, status.counts.completion_tokens
+    if wasted:
+        parts.append(f"wasted {percent(wasted, wasted + useful)} of tokens")
+    return ", ".join(parts)
+
+
+def _rate(rate: Rate) -> str:
+    digits = 1 if rate.completions < 100 else 0
+    return f"{rate.completions:,.{digits}f}/s ({rate.tokens:,.0f} tok/s)"
+
+
+def _eta_text(status: RunStatus) -> str:
+    found = eta(status)
+    if found is None:
+        return ""
+    best, worst = found
+    if worst <= best * _CLOSE:
+        return f"done in about {duration((best + worst) / 2)}"
+    return f"done in {duration(best)} to {duration(worst)}"
+
+
+def _commit_text(status: RunStatus) -> str:
+    since = status.counts.since_commit
+    return "" if since is None else f"last commit {duration(since)} ago"
+
+
+def _failures(status: RunStatus) -> str:
+    parts: list[str] = []
+    for name, classes in (("dead", status.dead_by_class), ("failed tries", status.counts.failures)):
+        top = sorted(classes.items(), key=lambda pair: (-pair[1], pair[0]))
+        if top:
+            more = f", {len(top) - 3} more" if len(top) > 3 else ""
+            parts.append(f"{name}: " + ", ".join(f"{n:,} {c}" for c, n in top[:3]) + more)
+    return "; ".join(parts)
+
+
+def bar(done: int, total: int) -> str:
+    """Return a bar of ASCII signs; full only when all is done."""
+    full = _BAR * done // total if total else _BAR
+    return "#" * full + "." * (_BAR - full)
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share, rounded down: 100 % means all."""
+    return f"{1000 * part // whole / 10 if whole else 100.0:.1f} %"
+
+
+def stored_screen(found: StoredOnly) -> str:
+    """Return what to say of a run that only object storage knows."""
+    manifest = found.manifest
+    if found.success:
+        return (
+            f"{manifest.run}  done, and no longer in Redis: {found.committed:,} of"
+            f" {manifest.items:,} committed\nNext: gen-producer verify {manifest.run}"
+        )
+    return (
+        f"{manifest.run}  not in Redis; object storage has {found.committed:,} of"
+        f" {manifest.items:,} completions\nNext: gen-producer load --run {manifest.run}"
+    )
+
+
+def stored_json(found: StoredOnly) -> dict[str, Any]:
+    """Return the same as data."""
+    return {
+        "version": JSON_VERSION,
+        "run": found.manifest.run,
+        "state": "done" if found.success else "not_in_redis",
+        "counts": {"total": found.manifest.items, "committed": found.committed},
+    }
+
+
+def run_json(status: RunStatus) -> dict[str, Any]:
+    """Return a run's state as data. Fields are only ever added."""
+    counts = asdict(status.counts)
+    word, cause = state_of(status)
+    left = eta(status)
+    names = ("total", "loaded", "queued", "waiting", "leased", "generated", "committed", "dead")
+    return {
+        "version": JSON_VERSION,
+        "run": status.info.run,
+        "state": word,
+        "cause": cause,
+        "queue_state": status.info.state,
+        "epoch": status.info.epoch,
+        "model": status.info.model,
+        "priority": status.info.priority,
+        "created": status.info.created,
+        "at": counts["at"],
+        "counts": {name: counts[name] for name in names},
+        "rate": {
+            "recent": asdict(status.recent) if status.recent else None,
+            "average": asdict(status.average) if status.average else None,
+        },
+        "eta_seconds": list(left) if left else None,
+        "tokens": {
+            "prompt": counts["prompt_tokens"],
+            "completion": counts["completion_tokens"],
+            "wasted": counts["wasted_tokens"],
+        },
+        "failures": counts["failures"],
+        "dead_by_class": status.dead_by_class,
+        "verdicts": counts["verdicts"],
+        "seconds_since": {name: counts[f"since_{name}"] for name in ("lease", "result", "commit")},
+        "problems": status.problems,
+        "workers": [asdict(worker) for worker in status.workers],
+        "next": next_command(status),
+    }

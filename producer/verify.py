@@ -1,0 +1,77 @@
+"""`gen-producer verify`: the proof from object storage alone, in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from common.errors import DeadLettersError, Exit, InputError, VerifyError
+from common.ids import RunName, run_name
+from common.objectstore import ObjectMissingError, open_store
+from common.prove import Proof, prove
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from producer.console import Console
+
+JSON_VERSION = 1
+_PROBLEMS_SHOWN = 20
+
+
+def run_verify(
+    run: str, settings: Settings, console: Console, *, deep: bool, allow_failures: bool
+) -> int:
+    """Prove a run, and show the proof.
+
+    Raises:
+        InputError: there is no such run.
+        VerifyError: it is not complete, or an item is there twice, or something is damaged.
+        DeadLettersError: it is complete, with dead letters, and those are not allowed.
+    """
+    name = run_name(run)
+    store = open_store(settings)
+    try:
+        proof = prove(store, name, deep=deep)
+    except ObjectMissingError as error:
+        raise InputError(
+            f"There is no run {name} in {store.url}.", why=error.what, fix="gen-producer status"
+        ) from error
+    proven = proof.complete and proof.unique and not proof.problems
+    console.result(_words(name, proof, proven=proven), _data(name, proof, proven=proven))
+    if not proven:
+        raise VerifyError(
+            f"Run {name} is not proven.",
+            why=f"{len(proof.problems)} problems; the first: {proof.problems[0]}"
+            if proof.problems
+            else "It is not complete.",
+            fix=f"gen-producer status {name}",
+        )
+    if proof.dead and not allow_failures:
+        raise DeadLettersError(
+            f"Run {name} is complete, with {proof.dead:,} dead letters.",
+            why="They are named in failed.jsonl.",
+            fix=f"gen-producer failed {name}    (or accept them: verify --allow-failures)",
+        )
+    return Exit.DONE
+
+
+def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
+    verdicts = ", ".join(f"{count:,} {name}" for name, count in sorted(proof.verdicts.items()))
+    lines = [
+        f"{run}  {'proven: complete and unique' if proven else 'NOT proven'}",
+        f"{proof.items:,} items = {proof.committed:,} committed + {proof.dead:,} dead"
+        + (f" + {left:,} missing" if (left := _missing(proof)) else ""),
+        f"{proof.parts:,} parts" + (f"; {verdicts}" if verdicts else ""),
+        *(f"  {problem}" for problem in proof.problems[:_PROBLEMS_SHOWN]),
+    ]
+    if (more := len(proof.problems) - _PROBLEMS_SHOWN) > 0:
+        lines.append(f"  ... and {more} more problems")
+    return "\n".join(lines)
+
+
+def _missing(proof: Proof) -> int:
+    return proof.items - proof.committed - proof.dead
+
+
+def _data(run: RunName, proof: Proof, *, proven: bool) -> dict[str, Any]:
+    return {"version": JSON_VERSION, "run": run, "proven": proven, **asdict(proof)}
