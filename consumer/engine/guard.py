@@ -14,6 +14,7 @@ The log is one file and one older one, each of at most LOG_BYTES; the engine's k
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -90,6 +91,7 @@ def descendants() -> list[int]:
 def kill_all() -> None:
     """Kill every descendant, again until none is left (new ones may come meanwhile)."""
     for _ in range(_KILL_ROUNDS):
+        _reap()
         pids = descendants()
         for pid in pids:
             try:
@@ -99,6 +101,13 @@ def kill_all() -> None:
         if not pids:
             return
         time.sleep(_KILL_PAUSE_SECONDS)
+
+
+def _reap() -> None:
+    """Take the exit codes of adopted processes, which nobody else waits for."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            continue
 
 
 def _kill_when_orphaned() -> None:

@@ -163,11 +163,18 @@ class Life:
         silent = _URL_SILENT_SECONDS if self._spec.url else 60.0
         liveness = Liveness(self._stall_seconds, silent_seconds=silent)
         while True:
-            self.load = await self._engine.load(self.http)
+            self.load = await self._sample()
             sample = Sample(time.monotonic(), self._in_flight(), self.http.answered, self.load)
             if reason := liveness.stuck(sample):
                 return EngineDownError(f"it is stuck: {reason}")
             await asyncio.sleep(self._budget.poll_seconds)
+
+    async def _sample(self) -> EngineLoad | None:
+        try:
+            async with asyncio.timeout(self._stall_seconds / 2):
+                return await self._engine.load(self.http)
+        except TimeoutError:
+            return None
 
     def _down(self, reason: str, process: EngineProcess | None) -> EngineDownError:
         lines = process.last_lines() if process else []

@@ -13,20 +13,20 @@ class EngineState(StrEnum):
     WARMING = "warming"  # it answers; facts are read and its honesty is checked
     READY = "ready"  # takes requests
     DRAINING = "draining"  # was told to end
-    BACKOFF = "backoff"  # died or was killed; the next start waits
+    BACKOFF = "backoff"  # down: what is left is ended, and the next start waits
     FATAL = "fatal"  # will not be started again without a change by a human
 
 
 _S = EngineState
 ARROWS: dict[EngineState, frozenset[EngineState]] = {
     _S.STOPPED: frozenset({_S.STARTING}),
-    # A failed start backs off, or gives up for good.
-    _S.STARTING: frozenset({_S.WARMING, _S.DRAINING, _S.BACKOFF, _S.FATAL}),
-    _S.WARMING: frozenset({_S.READY, _S.DRAINING, _S.BACKOFF, _S.FATAL}),
+    _S.STARTING: frozenset({_S.WARMING, _S.DRAINING, _S.BACKOFF}),
+    _S.WARMING: frozenset({_S.READY, _S.DRAINING, _S.BACKOFF}),
     # Down in service: died, stuck or condemned.
-    _S.READY: frozenset({_S.DRAINING, _S.BACKOFF, _S.FATAL}),
+    _S.READY: frozenset({_S.DRAINING, _S.BACKOFF}),
     _S.DRAINING: frozenset({_S.STOPPED}),
-    _S.BACKOFF: frozenset({_S.STARTING, _S.DRAINING}),
+    # Once nothing of the old process is left: again, or no more.
+    _S.BACKOFF: frozenset({_S.STARTING, _S.DRAINING, _S.FATAL}),
     _S.FATAL: frozenset({_S.STOPPED}),
 }
 

@@ -174,7 +174,6 @@ class Supervisor:
             if isinstance(down, EngineError) or _lasting(down) or failed >= self._budget.attempts:
                 await self._to(EngineState.FATAL)
                 return
-            await self._to(EngineState.BACKOFF)
             await asyncio.sleep(self._pause(failed))
             self.restarts += 1
             await self._to(EngineState.STARTING)
@@ -202,6 +201,7 @@ class Supervisor:
             down = error
         served = 0.0 if began is None else time.monotonic() - began
         log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
+        await self._to(EngineState.BACKOFF)
         if began is not None:
             self.on_down(self.incarnation, str(down))
         await life.end(self._budget.kill_seconds)

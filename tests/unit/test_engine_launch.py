@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import EngineError, UsageError
+from consumer.engine import engine_named, guard, llama_server, sglang_server
+from consumer.engine.api import EngineSpec, check_ids
+from consumer.engine.launch import engine_environment, llamacpp_launch, sglang_launch
+
+
+def spec(**fields) -> EngineSpec:
+    values = {"model": "m", "gpu": None, "url": None, "port": 31000, "api_key": "the-secret"}
+    return EngineSpec(**{**values, "state_dir": Path("/tmp/none"), **fields})
+
+
+def test_the_key_is_in_the_environment_and_never_in_the_command_line():
+    for launch in (
+        sglang_launch(spec(), "/models/q", ()),
+        llamacpp_launch(spec(), "/models/q.gguf", threads=2),
+    ):
+        assert not any("the-secret" in word for word in launch.argv)
+        assert "the-secret" in launch.env.values()
+
+
+def test_sglang_gets_address_metrics_limits_and_the_users_flags():
+    launch = sglang_launch(spec(max_running=64, context=8192), "/models/q", ("--dtype", "auto"))
+    line = " ".join(launch.argv)
+    assert launch.argv[0] == sys.executable
+    assert "--model-path /models/q --host 127.0.0.1 --port 31000 --enable-metrics" in line
+    assert "--max-running-requests 64 --context-length 8192 --dtype auto" in line
+
+
+def test_one_gpu_is_shown_to_the_engine_in_the_order_of_nvidia_smi():
+    env = sglang_launch(spec(gpu=3), "m", ()).env
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3", "PCI_BUS_ID")
+    assert "CUDA_VISIBLE_DEVICES" not in sglang_launch(spec(), "m", ()).env
+
+
+def test_llama_threads_do_not_spin():
+    assert llamacpp_launch(spec(), "m.gguf", threads=2).env["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_llama_gets_slots_and_the_context_of_one_request():
+    line = " ".join(llamacpp_launch(spec(max_running=8, context=512), "m.gguf", threads=2).argv)
+    assert "--slots 8 --context 512 --threads 2" in line
+
+
+@pytest.mark.parametrize("flag", ["--port", "--port=1", "--api-key", "--host", "--model-path"])
+def test_flags_that_the_consumer_sets_itself_are_refused(flag):
+    with pytest.raises(UsageError, match=flag.partition("=")[0]):
+        sglang_launch(spec(), "m", (flag, "1"))
+
+
+def test_the_engine_does_not_inherit_our_secrets():
+    base = {"PATH": "/bin", "HF_TOKEN": "t", "GENQ_REDIS_URL": "r", "AWS_SECRET_ACCESS_KEY": "s"}
+    assert engine_environment(base, {"A": "b"}) == {"PATH": "/bin", "HF_TOKEN": "t", "A": "b"}
+
+
+def test_the_scripts_that_stand_alone_agree_on_the_keys_name():
+    assert guard.KEY_VARIABLE == llama_server.KEY_VARIABLE == sglang_server.KEY_VARIABLE
+
+
+def test_an_engine_that_is_not_there_names_the_step_that_brings_it():
+    engine = engine_named("llamacpp")
+    with pytest.raises(EngineError) as refusal:
+        engine.launch(spec(model="/nowhere.gguf"))
+    assert "smollm2" in refusal.value.fix
+
+
+def test_unknown_engines_are_named():
+    with pytest.raises(UsageError, match="'vllm'"):
+        engine_named("vllm")
+
+
+def test_a_bad_token_id_is_found_with_its_place():
+    check_ids([0, 319], 320)
+    with pytest.raises(ValueError, match="token id 320 at position 1"):
+        check_ids([0, 320], 320)
+    with pytest.raises(ValueError, match="token id -1 at position 0"):
+        check_ids([-1, 3], 320)
+    with pytest.raises(ValueError, match="no tokens"):
+        check_ids([], 320)
