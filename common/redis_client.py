@@ -75,7 +75,7 @@ def open_client(settings: Settings, *, name: str) -> redis.asyncio.Redis:
             why=f"It comes from {origin_of('redis_url', {})}: {error}",
             fix="For example: export GENQ_REDIS_URL=redis://127.0.0.1:6379/0",
         ) from error
-    return redis.asyncio.Redis(connection_pool=pool)
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 async def connect(settings: Settings, *, name: str) -> redis.asyncio.Redis:
