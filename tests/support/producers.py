@@ -1,0 +1,71 @@
+"""gen-producer as people type it: in this process, or in its own where it is to be killed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from common.failpoint import VARIABLE
+from producer import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMAND = (sys.executable, "-c", "from producer.cli import main; main()")
+
+
+class Said(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+
+class Producer:
+    """Runs commands against the servers of a test, and checks their exit codes."""
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self._env = env
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *words: object, stdin: bytes = b"", code: int = 0) -> Said:
+        with self._monkeypatch.context() as patch:
+            for name, value in self._env.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["gen-producer", *map(str, words)])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
+            self._capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        said = Said(*self._capsys.readouterr())
+        assert ended.value.code == code, (ended.value.code, said)
+        return said
+
+    def killed_at(self, failpoint: str, *words: object) -> None:
+        done = subprocess.run(
+            [*COMMAND, *map(str, words)],
+            env={**self._env, VARIABLE: failpoint},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == -9, (done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
