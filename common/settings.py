@@ -87,6 +87,7 @@ class Settings(BaseSettings):
 
     # The consumer
     drain_seconds: float = Field(300.0, ge=0, description="Grace for requests at SIGTERM.")
+    engine_key: SecretStr | None = Field(None, description="API key of the server of --url.")
     start_seconds: float = Field(1800.0, gt=0, description="Longest start of an engine.")
     honesty: bool = Field(default=True, description="Check each engine's answers before it works.")
     metrics_port: int | None = Field(None, description="Prometheus endpoint on loopback.")

@@ -59,12 +59,16 @@ def engine_spec(settings: Settings, options: Options) -> EngineSpec:
         gpu=options.gpu,
         url=options.url,
         port=free_port(),
-        api_key="" if options.url else secrets.token_hex(16),
+        api_key=_key(settings) if options.url else secrets.token_hex(16),
         state_dir=settings.state_dir,
         max_running=options.max_running,
         context=options.context,
         flags=options.flags,
     )
+
+
+def _key(settings: Settings) -> str:
+    return settings.engine_key.get_secret_value() if settings.engine_key else ""
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.codec import compress, decompress, dumps, loads
@@ -23,7 +24,6 @@ from tests.support.servers import eventually_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import redis
     import redis.asyncio
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from common.objectstore import ObjectStore
 
 SHARD_ROWS = 50
+ROOT = Path(__file__).parents[2]
 
 
 def rows_of(*texts: str) -> list[Row]:
@@ -121,8 +122,11 @@ class ConsumerProcess:
 
 @contextlib.contextmanager
 def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterator[ConsumerProcess]:
-    """Run ``gen-consumer ARGS``; killed at the end if it still runs."""
-    command = [sys.executable, "-c", "from consumer.cli import main; main()", *args]
+    """Run ``gen-consumer ARGS``; ended at the end if it still runs.
+
+    An engine that it launches as SGLang is the stand-in.
+    """
+    command = [sys.executable, "-m", "tests.support.fake_consumer", *args]
     settings = {"GENQ_LOG_FORMAT": "json", "GENQ_LEASE_SECONDS": "6", "GENQ_RENEW_SECONDS": "1"}
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -130,6 +134,7 @@ def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterat
             env={**env, **settings, **extra},
             stdout=file,
             stderr=file,
+            cwd=ROOT,
             start_new_session=True,
         )
     try:

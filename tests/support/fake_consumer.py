@@ -1,0 +1,30 @@
+"""``gen-consumer``, and RQ's way to start it, with the stand-in where SGLang would be launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import consumer.reporter
+from tests.support.fake_engine import FakeSglang
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def use_the_stand_in() -> None:
+    from consumer import start
+
+    start.engine_named = lambda _name: FakeSglang()
+
+
+class Worker(consumer.reporter.Worker):
+    def work(self, burst: bool = False, *args: Any, **options: Any) -> bool:
+        use_the_stand_in()
+        return super().work(burst, *args, **options)
+
+
+if __name__ == "__main__":
+    from consumer.cli import main
+
+    use_the_stand_in()
+    main()
