@@ -128,6 +128,7 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
 @cli.command(
     epilog=_examples(
         "gen-producer failed prompts --limit 5",
+        "gen-producer failed prompts --json | jq .failures",
     )
 )
 @_run
@@ -140,6 +141,7 @@ def failed(run: str, *, limit: int, as_json: bool) -> int:
 
 @cli.command(
     epilog=_examples(
+        "gen-producer requeue prompts --dry-run",
         "gen-producer requeue prompts --reason too_long",
     )
 )
@@ -152,7 +154,7 @@ def requeue(run: str, *, reason: str | None, dry_run: bool, as_json: bool) -> in
     return _control("requeue", run, as_json=as_json, reason=reason, dry_run=dry_run)
 
 
-@cli.command()
+@cli.command(epilog=_examples("gen-producer pause prompts", "gen-producer pause prompts --json"))
 @_run
 @_json
 def pause(run: str, *, as_json: bool) -> int:
@@ -160,7 +162,7 @@ def pause(run: str, *, as_json: bool) -> int:
     return _control("pause", run, as_json=as_json)
 
 
-@cli.command()
+@cli.command(epilog=_examples("gen-producer resume prompts", "gen-producer resume prompts --json"))
 @_run
 @_json
 def resume(run: str, *, as_json: bool) -> int:
@@ -168,7 +170,9 @@ def resume(run: str, *, as_json: bool) -> int:
     return _control("resume", run, as_json=as_json)
 
 
-@cli.command()
+@cli.command(
+    epilog=_examples("gen-producer cancel prompts --dry-run", "gen-producer cancel prompts --yes")
+)
 @_run
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")

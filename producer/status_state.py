@@ -41,12 +41,13 @@ def _stall(status: RunStatus) -> str:
     to_answer = counts.queued + counts.waiting + counts.leased
     last = counts.since_result if counts.since_result is not None else counts.since_lease
     full = bool(status.stream_limit) and counts.generated >= _FULL_SHARE * status.stream_limit
-    unstored = not to_answer and (counts.since_commit or 0.0) > STALL_SECONDS
+    commit = counts.since_commit if counts.since_commit is not None else counts.since_result
+    unstored = not to_answer and (commit or 0.0) > STALL_SECONDS
     silent = last is not None and last > STALL_SECONDS
     rules = (
-        (full, "the sink is behind: consumers wait for it"),
         (unstored, f"results wait for a sink; last commit {_ago(counts.since_commit)}"),
         (not to_answer, ""),
+        (full, "the sink is behind: consumers wait for it"),
         (not engines, _NO_CONSUMER),
         (engines == {"fatal"}, "all engines have failed"),
         (not engines & _WORKING, "engines are starting"),

@@ -1,0 +1,233 @@
+"""status, verify, pause, requeue ... on a real Valkey and a real S3 server."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import redis
+
+from common.ids import WorkerName, new_nonce
+from common.objectstore import RunPaths
+from common.parts.chain import fix_format
+from common.prove import read_manifest
+from common.queue.prompts import PromptQueue, QueueLimits
+from common.queue.results import ResultStream
+from common.queue.run_state import Runs
+from common.records import Failure, Finished, Verdict
+from consumer.sink.commit import PartWriter
+from consumer.sink.recover import Ledger
+from tests.support.completions import completion
+from tests.support.producers import Producer
+
+RUN = "rows"
+
+
+@pytest.fixture
+def producer(service_env, monkeypatch, capsys):
+    return Producer(service_env, monkeypatch, capsys)
+
+
+@pytest.fixture
+def loaded(producer, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p {n}"}) + "\n" for n in range(100)))
+    producer("load", path, "--model", "m")
+    return path
+
+
+def with_runs(redis_url, call):
+    async def go():
+        async with redis.asyncio.Redis.from_url(redis_url, protocol=2) as client:
+            runs = Runs(client, QueueLimits())
+            info = await runs.get(RUN)
+            return await call(runs, PromptQueue(client, RUN, info.epoch, QueueLimits()))
+
+    return asyncio.run(go())
+
+
+def work(redis_url, *, done=0, dead=0, held=0):
+    async def go(runs, queue):
+        me = WorkerName("w")
+        leased = await queue.lease(me, done + dead + held, request=new_nonce())
+        finished = [Finished(one.item, one.token, Verdict.OK, b"x", 5, 10) for one in leased[:done]]
+        for at in range(0, done, 32):
+            await queue.complete(me, finished[at : at + 32], request=new_nonce())
+        failures = [
+            Failure(
+                one.item,
+                one.token,
+                Verdict.TOO_LONG,
+                "9,000 tokens; 8,192 fit",
+                charged=True,
+                final=True,
+            )
+            for one in leased[done : done + dead]
+        ]
+        await queue.fail(me, failures)
+        await runs.set_gauges(me, {"tokens_per_second": 100, "engine": "ready"}, 60)
+
+    with_runs(redis_url, go)
+
+
+def snapshot(redis_url):
+    """Everything that Redis holds, as bytes, without the clients' own traces."""
+    with redis.Redis.from_url(redis_url) as client:
+        return {key: (client.dump(key), client.ttl(key)) for key in client.keys("*")}
+
+
+def test_status_counts_and_changes_nothing(producer, loaded, redis_url):
+    work(redis_url, done=10, dead=2, held=5)
+    before = snapshot(redis_url)
+    text = producer("status", RUN).out
+    data = json.loads(producer("status", RUN, "--json").out)
+    listed = json.loads(producer("status", "--json").out)
+    producer("failed", RUN)
+    assert {key: value[0] for key, value in snapshot(redis_url).items()} == {
+        key: value[0] for key, value in before.items()
+    }
+    assert "queued 83, waiting retry 0, leased 5, generated 10, committed 0, dead 2" in text
+    assert "dead: 2 too_long" in text
+    assert data["counts"]["dead"] == 2
+    assert data["cause"] == "no consumer serves it"
+    assert listed["runs"][0]["run"] == RUN
+
+
+def test_status_agrees_with_rq_info(producer, loaded, redis_url):
+    work(redis_url, done=10, dead=2, held=5)
+    command = [sys.executable, "-m", "rq.cli", "info", "-u", redis_url, "--raw", "-Q"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    counts = json.loads(producer("status", RUN, "--json").out)["counts"]
+    shown = {name: int(number) for number, name in re.findall(r"(\d+) (executing|failed)", said)}
+    assert said.startswith(f"queue {RUN} {counts['queued']}")
+    assert shown == {"executing": counts["leased"], "failed": counts["dead"]}
+
+
+def test_several_runs_have_a_line_each(producer, loaded):
+    producer("load", loaded, "--model", "m", "--run", "second", "--priority", 5)
+    first, second = producer("status").out.strip().split("\n")
+    assert first.startswith("second ")
+    assert second.startswith("rows ")
+
+
+def test_no_run_at_all(producer, redis_url):
+    assert "No run is in Redis" in producer("status").out
+    assert "There is no run rows" in producer("status", RUN, code=3).err
+
+
+def test_a_run_that_is_only_in_object_storage_is_said(producer, loaded, redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    said = producer("status", RUN).out
+    assert "not in Redis; object storage has 0 of 100" in said
+    assert "gen-producer load --run rows" in said
+    assert json.loads(producer("status", RUN, "--json").out)["state"] == "not_in_redis"
+
+
+def test_an_incomplete_load_is_said(producer, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt":"x"}\n' * 100)
+    producer.killed_at("load.after_create", "load", path, "--model", "m")
+    assert "rows  loading: 0 of 100 queued" in producer("status", RUN).out
+
+
+def test_watching_ends_with_the_run(producer, loaded):
+    producer("cancel", RUN, "--yes")
+    assert "rows  cancelled" in producer("status", RUN, "--watch", "0.2").out
+
+
+def test_status_without_redis_exits_4_with_a_json_error(producer, loaded, service_env):
+    service_env["GENQ_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    error = json.loads(producer("status", RUN, "--json", code=4).err)
+    assert "cannot be reached" in error["what"]
+
+
+def test_pause_and_resume(producer, loaded):
+    producer("pause", RUN)
+    producer("pause", RUN)
+    assert "rows  paused" in producer("status", RUN).out
+    assert json.loads(producer("resume", RUN, "--json").out)["outcome"] == "open"
+    assert "rows  stalled: no consumer" in producer("status", RUN).out
+    assert "Redis has no run other" in producer("pause", "other", code=3).err
+
+
+def test_dead_letters_are_shown_and_queued_again(producer, loaded, redis_url):
+    work(redis_url, dead=3)
+    said = producer("failed", RUN, "--limit", 2).out
+    assert "3 too_long" in said
+    assert said.count("9,000 tokens; 8,192 fit") == 2
+    assert "... and 1 more" in said
+    assert "has 3 dead letters" in producer("requeue", RUN, "--dry-run").out
+    assert "has 0 dead letters of class empty" in producer("requeue", RUN, "--reason", "empty").out
+    assert "no class of failure" in producer("requeue", RUN, "--reason", "nonsense", code=2).err
+    data = json.loads(producer("requeue", RUN, "--reason", "too_long", "--json").out)
+    assert data["requeued"] == 3
+    assert json.loads(producer("status", RUN, "--json").out)["counts"]["queued"] == 100
+
+
+def close(redis_url, store, *, dead=0):
+    """Bring the run to its end, as a consumer and a sink do."""
+    work(redis_url, done=100 - dead, dead=dead)
+    paths = RunPaths(RUN)
+    manifest = read_manifest(store, RUN)
+    ledger = Ledger(store, paths, manifest, fix_format(store, paths, "jsonl.zst"))
+    PartWriter(store, paths, ledger).write([completion(k) for k in range(100 - dead)])
+
+    async def commit(runs, queue):
+        stream = ResultStream(queue._redis, RUN, queue.epoch, QueueLimits())
+        await stream.commit(await stream.read("s", 100, block_ms=None))
+        assert await runs.close(RUN)
+
+    with_runs(redis_url, commit)
+
+
+def finish(store, *, dead=0):
+    paths = RunPaths(RUN)
+    lines = [json.dumps({"k": k}) for k in range(100 - dead, 100)]
+    store.put(paths.failed, "".join(line + "\n" for line in lines).encode())
+    found = {"items": 100, "committed": 100 - dead, "dead": dead}
+    index = json.loads(store.get(paths.index(0)))
+    store.put(paths.manifest, json.dumps({"parts": [index]}).encode())
+    store.put(paths.success, json.dumps(found).encode())
+
+
+def test_verify_proves_a_finished_run(producer, loaded, redis_url, store):
+    producer("verify", RUN, code=9)
+    close(redis_url, store)
+    assert "finishing: the sink writes" in producer("status", RUN).out
+    finish(store)
+    assert "rows  done" in producer("status", RUN).out
+    said = producer("verify", RUN)
+    assert "rows  proven: complete and unique" in said.out
+    assert "100 items = 100 committed + 0 dead" in said.out
+    assert producer("status", RUN, "--watch").out.count("rows  done") == 1
+    assert (
+        json.loads(producer("load", loaded, "--model", "m", "--json").out)["outcome"] == "finished"
+    )
+
+
+def test_verify_names_what_is_missing(producer, loaded, redis_url, store):
+    close(redis_url, store)
+    finish(store)
+    (part,) = [found.key for found in store.list(RunPaths(RUN).data_prefix)]
+    store.delete(part)
+    failed = producer("verify", RUN, "--json", code=9)
+    assert json.loads(failed.out)["proven"] is False
+    assert json.loads(failed.err)["exit_code"] == 9
+    assert "There is no run other" in producer("verify", "other", code=3).err
+
+
+def test_dead_letters_exit_8_unless_allowed_and_requeue_opens_the_run(
+    producer, loaded, redis_url, store
+):
+    close(redis_url, store, dead=3)
+    finish(store, dead=3)
+    assert "3 dead letters" in producer("verify", RUN, code=8).err
+    producer("verify", RUN, "--allow-failures")
+    assert "rows  done: 3 dead-lettered" in producer("status", RUN).out
+    producer("requeue", RUN)
+    assert store.stat(RunPaths(RUN).success) is None
+    counts = json.loads(producer("status", RUN, "--json").out)["counts"]
+    assert (counts["queued"], counts["committed"], counts["dead"]) == (3, 97, 0)

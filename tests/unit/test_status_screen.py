@@ -1,0 +1,216 @@
+"""The status screen: what it says in each state, how wide it is, and what its JSON holds."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from common.audit import RunCounts
+from common.codec import dumps
+from common.queue.workers import WorkerInfo
+from common.records import RunInfo
+from producer.status_data import Rate, Recent, RunStatus
+from producer.status_state import duration, eta, next_command, state_of
+from producer.status_view import bar, percent, row, run_json, screen
+
+INFO = RunInfo(
+    run="ultrachat-200k",
+    epoch="e" * 16,
+    state="open",
+    priority=0,
+    items=902_087,
+    fingerprint="f" * 64,
+    model="Qwen/Qwen3.6-27B",
+    model_fingerprint="",
+    created=1_000_000.0,
+)
+COUNTS = RunCounts(
+    run="ultrachat-200k",
+    epoch="e" * 16,
+    state="open",
+    total=902_087,
+    loaded=902_087,
+    queued=400_000,
+    waiting=12,
+    leased=336,
+    generated=120,
+    committed=501_616,
+    dead=3,
+    done=501_736,
+    committed_counter=501_616,
+    completion_tokens=501_736 * 1000,
+    wasted_tokens=1_000_000,
+    failures={"empty": 40, "timeout": 7, "aborted": 3, "busy": 1},
+    verdicts={"ok": 500_000, "truncated": 1_736},
+    at=1_086_400.0,
+    since_lease=1.0,
+    since_result=1.0,
+    since_commit=42.0,
+)
+
+
+def worker(number, **gauges):
+    shown = {
+        "engine": "ready",
+        "in_flight": "48",
+        "max_running": "48",
+        "tokens_per_second": "3500",
+        "completed": "71000",
+        "failed": "0",
+        "engine_starts": "1",
+    }
+    return WorkerInfo(
+        name=f"gpu{number}-node1",
+        state="busy",
+        queues=(INFO.run,),
+        hostname="node1",
+        pid=number,
+        finished=1,
+        failed=0,
+        birth="",
+        last_heartbeat="",
+        gauges=shown | gauges,
+    )
+
+
+STATUS = RunStatus(
+    info=INFO,
+    counts=COUNTS,
+    workers=[worker(0), worker(1), worker(2, tokens_per_second="1800", engine_starts="3")],
+    dead_by_class={"too_long": 3},
+    stream_limit=20_000,
+    recent=Rate(8.8, 8_800.0),
+    average=Rate(5.8, 5_800.0),
+)
+
+
+def with_(status=STATUS, *, info=None, **counts):
+    info = replace(status.info, **(info or {}))
+    return replace(status, info=info, counts=replace(status.counts, state=info.state, **counts))
+
+
+def test_the_screen():
+    assert screen(STATUS).split("\n") == [
+        "ultrachat-200k  generating",
+        "[###########.........] 55.6 %  501,619 of 902,087",
+        "queued 400,000, waiting retry 12, leased 336, generated 120, committed 501,616, dead 3",
+        "now 8.8/s (8,800 tok/s), average 5.8/s (5,800 tok/s), wasted 0.1 % of tokens",
+        "done in 12 h 38 min to 19 h 10 min, last commit 42 s ago",
+        "dead: 3 too_long; failed tries: 40 empty, 7 timeout, 3 aborted, 1 more",
+        "  gpu0-node1  ready  48/48 in flight  3,500 tok/s  finished 71,000",
+        "  gpu1-node1  ready  48/48 in flight  3,500 tok/s  finished 71,000",
+        "  gpu2-node1  ready  48/48 in flight  1,800 tok/s  finished 71,000  restarts 2  <- slow",
+        "Next: gen-producer failed ultrachat-200k",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("state", ["open", "loading", "paused", "held", "closed", "cancelled"])
+def test_every_line_fits_and_is_plain_ascii(width, state):
+    long = with_(info={"run": "r" * 63, "state": state}, hold_reason="too many empty answers " * 4)
+    lines = screen(long, width=width).split("\n")
+    assert max(map(len, lines)) <= max(width, 67)  # a name of 63 characters is not broken
+    assert screen(long, width=width).isascii()
+    assert len(row(long, width=width)) <= width
+    if width == 100:
+        assert len(lines) - len(long.workers) <= 9
+
+
+NOBODY = replace(STATUS, workers=[])
+SILENT = {"since_result": 600.0, "since_lease": 600.0}
+STARTING = replace(STATUS, workers=[worker(0, engine="starting"), worker(1, engine="backoff")])
+FULL = {"generated": 20_000, "queued": 380_120, "done": 521_616}
+STORED = {"queued": 0, "waiting": 0, "leased": 0, "generated": 400_468, "done": 902_084}
+ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 902_084}
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "cause", "command"),
+    [
+        (STATUS, "generating", "", "failed ultrachat"),
+        (with_(dead=0, queued=400_003), "generating", "", "status ultrachat-200k --watch"),
+        (with_(info={"state": "loading"}), "loading", "902,087 of 902,087", "load --run"),
+        (with_(info={"state": "paused"}), "paused", "", "resume"),
+        (with_(info={"state": "held"}, hold_reason="87 % empty"), "held", "87 % empty", "resume"),
+        (with_(info={"state": "cancelled"}), "cancelled", "", "load --run"),
+        (with_(queued=399_999), "damaged", "nowhere", "load --run"),
+        (replace(STATUS, suspended=True), "suspended", "rq suspend", "rq resume"),
+        (NOBODY, "stalled", "no consumer serves it", "gen-consumer --gpu 0 --model Qwen"),
+        (STARTING, "stalled", "engines are starting", "failed"),
+        (replace(STATUS, workers=[worker(0, engine="fatal")]), "stalled", "have failed", "failed"),
+        (with_(**SILENT), "stalled", "last result 10 min ago", "failed"),
+        (with_(**SILENT, leased=0, waiting=348), "stalled", "348 retries wait", "failed"),
+        (
+            with_(**FULL),
+            "stalled",
+            "sink is behind",
+            "sink",
+        ),
+        (with_(**STORED, since_commit=300.0), "stalled", "last commit 5 min ago", "gen-sink"),
+        (with_(**ENDED), "finishing", "closes the run", "gen-sink"),
+        (with_(info={"state": "closed"}, **ENDED), "finishing", "_SUCCESS", "gen-sink"),
+        (
+            replace(with_(info={"state": "closed"}, **ENDED), success=True),
+            "done",
+            "3 dead-lettered",
+            "verify",
+        ),
+    ],
+)
+def test_states_with_cause_and_next_command(status, word, cause, command):
+    assert state_of(status)[0] == word
+    assert cause in state_of(status)[1]
+    assert command in next_command(status)
+
+
+def test_the_end_is_only_told_while_things_move():
+    assert eta(STATUS) is not None
+    assert eta(NOBODY) is None
+    assert eta(replace(STATUS, recent=None, average=None)) is None
+    close = replace(STATUS, recent=Rate(6.0, 1.0), average=Rate(5.8, 1.0))
+    assert "done in about 18 h" in screen(close)
+
+
+def test_a_bar_is_full_only_at_the_end():
+    assert bar(999, 1000) == "#" * 19 + "."
+    assert (bar(1000, 1000), percent(1000, 1000)) == ("#" * 20, "100.0 %")
+    assert percent(999_999, 1_000_000) == "99.9 %"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.6, "1 min"), (61, "1 min 1 s"), (3600, "1 h"), (90_061, "1 d 1 h")],
+)
+def test_times(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_the_recent_rate_is_of_the_last_minute():
+    recent = Recent()
+    rates = [
+        recent.rate(replace(COUNTS, at=float(at), committed=at * 2, completion_tokens=at * 100))
+        for at in (0, 30, 60, 90, 120)
+    ]
+    assert rates == [None, *[Rate(2.0, 100.0)] * 4]
+    assert (
+        recent.rate(replace(COUNTS, at=150.0, committed=240, completion_tokens=12_000)).tokens == 50
+    )
+    assert recent.rate(replace(COUNTS, at=180.0, committed=0, completion_tokens=0)) is None
+
+
+def test_the_json_is_plain_and_versioned():
+    data = json.loads(dumps(run_json(STATUS)))
+    assert (data["version"], data["run"], data["state"]) == (1, INFO.run, "generating")
+    assert data["counts"] == {
+        "total": 902_087,
+        "loaded": 902_087,
+        "queued": 400_000,
+        "waiting": 12,
+        "leased": 336,
+        "generated": 120,
+        "committed": 501_616,
+        "dead": 3,
+    }
+    assert data["rate"]["recent"] == {"completions": 8.8, "tokens": 8800.0}
+    assert data["workers"][2]["gauges"]["engine_starts"] == "3"
+    assert data["problems"] == []
