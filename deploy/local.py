@@ -34,7 +34,8 @@ Examples:
 @click.option("--model", metavar="M", help="smollm2, or a .gguf file [default: smollm2].")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True,
               help="Longest answer, where a row does not say.")  # fmt: skip
-@click.option("--temperature", type=float, metavar="T", help="Sampling temperature.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.2, show_default=True,
+              help="Sampling temperature; a small model says more that is true at a low one.")  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Answers to each row.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
 @click.option("--format", "form", type=click.Choice(["parquet", "jsonl.zst"]), default="parquet",

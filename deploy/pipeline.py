@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import click
+from rich.filesize import decimal
 
 from common.errors import EngineError, Exit, GenqError
 from common.objectstore import RunPaths, open_store
@@ -18,8 +21,8 @@ from common.queue.run_state import Runs
 from common.redis_client import connect
 from deploy import processes
 from deploy.progress import Look, Rates, Screen, duration, screen
-from deploy.results import download, opening_lines, relative
-from deploy.stack import BUCKET, Service, Stack, program
+from deploy.results import download, opening_lines, relative, some_answers
+from deploy.stack import BUCKET, STATE_FOLDER, Service, Stack, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 SEAL_SECONDS = 5  # people watch: parts are sealed soon
+SHOWN_ANSWERS = 3
+SHOWN_CHARACTERS = 96
 DEFAULT_MODEL = "smollm2"
 
 
@@ -165,15 +170,19 @@ class LocalRun:
     def tell(self, files: list[Path], *, seconds: float) -> None:
         """Say where the results are and how they are opened."""
         job = self._job
-        size = sum(file.stat().st_size for file in files) / 1e6
+        size = decimal(sum(file.stat().st_size for file in files))
         suffix = files[0].name.partition(".")[2] if files else "parquet"
         duckdb, datasets = opening_lines(job.results / "data", suffix)
-        serve = f"{relative(program('gen-local')[0])} --run {job.run} --dir {relative(job.folder)}"
+        where = f"{relative(program('gen-local')[0])} --run {job.run}"
+        if job.folder != STATE_FOLDER / job.run:
+            where += f" --dir {shlex.quote(relative(job.folder))}"
+        for prompt, answer in some_answers(files, SHOWN_ANSWERS):
+            click.echo(f"\n> {one_line(prompt)}\n  {one_line(answer)}", err=True)
         click.echo(
-            f"\nDone in {duration(seconds)}. {len(files)} files, {size:.1f} MB:"
+            f"\nDone in {duration(seconds)}. {len(files)} files, {size}:"
             f" {relative(job.results / 'data')}/"
             f"\nThe same in object storage: s3://{BUCKET}/{job.run}/data/"
-            f"   (to see it: {serve} --serve)"
+            f"   (to see it: {where} --serve)"
             f"\n\nOpen them with DuckDB, or with datasets:\n\n{duckdb}\n\n{datasets}\n"
         )
 
@@ -213,6 +222,7 @@ def stack_at(folder: Path, *, keep: bool = False) -> Iterator[Stack]:
     try:
         if count := stack.claim():
             click.echo(f"Ended {count} processes that an earlier start had left.", err=True)
+        click.echo(f"Starting Redis and the S3 server in {relative(folder)}", err=True)
         stack.start_servers()
         yield stack
         leave = keep
@@ -287,6 +297,12 @@ def end_servers(folder: Path) -> int:
         stack.close()
     click.echo(f"Ended {count} processes." if count else "Nothing was running.", err=True)
     return Exit.DONE
+
+
+def one_line(text: str) -> str:
+    """Return a text cut to one line of a terminal, without control characters."""
+    words = "".join(c if c.isprintable() else " " for c in text)
+    return shorten(words, SHOWN_CHARACTERS, placeholder=" ...")
 
 
 def look_command(stack: Stack, command: str = "gen-producer status; rq info") -> str:

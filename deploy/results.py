@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.objectstore import RunPaths
+from common.parts import codec_for
 
 if TYPE_CHECKING:
     from common.ids import RunName
@@ -37,6 +38,18 @@ def download(store: ObjectStore, run: RunName, folder: Path) -> list[Path]:
         draft.write_bytes(store.get(found.key))
         draft.replace(target)
     return sorted((folder / "data").glob("part-*"))
+
+
+def some_answers(files: list[Path], count: int) -> list[tuple[str, str]]:
+    """Return the last prompt and the answer of the first ``count`` completions."""
+    shown: list[tuple[str, str]] = []
+    for file in files:
+        suffix = file.name.partition(".")[2]
+        for completion in codec_for(suffix).decode(file.read_bytes()):
+            if len(shown) == count:
+                return shown
+            shown.append((str(completion.messages[-1]["content"]), completion.content))
+    return shown
 
 
 def opening_lines(data: Path, suffix: str) -> tuple[str, str]:

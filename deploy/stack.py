@@ -35,12 +35,18 @@ from deploy import embedded, processes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+STATE_FOLDER = Path(".genq")
 BUCKET = "genq"
 STATE_VERSION = 1
-# A small model has little in flight; a longer drain would only keep people waiting.
-DRAIN_SECONDS = 5.0
 SERVICE_STOP_SECONDS = 15.0
-_TOML = '# Settings of this local stack\'s services, for example: log_level = "debug"\n'
+_TOML = """\
+# Settings of this local stack's services.
+# There is one consumer, and its end is known: what a killed one held is back sooner than on a
+# fleet, and nobody wants to wait for it to drain.
+lease_seconds = 20
+renew_seconds = 5
+drain_seconds = 5
+"""
 
 
 @dataclass
@@ -146,7 +152,6 @@ class Stack:
         hidden = {name for given in self._given for name in names_of(given)}
         hidden.update(names_of("s3_session_token"))
         env = {name: value for name, value in os.environ.items() if name not in hidden}
-        env.setdefault("GENQ_DRAIN_SECONDS", str(DRAIN_SECONDS))
         return {**env, **self._variables()}
 
     def start_service(self, command: str, *arguments: str) -> Service:
@@ -222,18 +227,20 @@ class Stack:
             toml.write_text(_TOML, encoding="utf-8")
 
     def _variables(self) -> dict[str, str]:
-        ours = {names_of(name)[0]: value for name, value in self._given.items()}
-        return {**ours, CONFIG_FILE_VARIABLE: str(self.folder / "genq.toml")}
-
-    def _write_env(self) -> None:
         given = self._given
-        variables = self._variables() | {
+        return {
+            **{names_of(name)[0]: value for name, value in given.items()},
+            CONFIG_FILE_VARIABLE: str(self.folder / "genq.toml"),
+            # By the names that tools of others know.
             "RQ_REDIS_URL": given["redis_url"],
             "AWS_ACCESS_KEY_ID": given["s3_access_key"],
             "AWS_SECRET_ACCESS_KEY": given["s3_secret_key"],
             "AWS_ENDPOINT_URL_S3": given["s3_endpoint"],
             "AWS_REGION": given["s3_region"],
         }
+
+    def _write_env(self) -> None:
+        variables = self._variables()
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         write_private(self.env_file, "".join(lines).encode())
 

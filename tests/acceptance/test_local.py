@@ -109,8 +109,7 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
 
     duckdb_line, datasets_line = [line for line in output.splitlines() if " -c " in line]
     shown = subprocess.check_output(duckdb_line, shell=True, cwd=place, text=True)
-    assert "12 rows" in shown
-    assert "capital-of-france" in shown
+    assert all(row in shown for row in ("capital-of-france", "chat-001", "7000"))
     shown = subprocess.check_output(
         datasets_line,
         shell=True,
@@ -162,7 +161,8 @@ def test_results_may_be_jsonl(place):
     output = finish(process)
     assert process.returncode == Exit.DONE, said(place)
     line = next(line for line in output.splitlines() if "duckdb" in line)
-    assert "3 rows" in subprocess.check_output(line, shell=True, cwd=place, text=True)
+    shown = subprocess.check_output(line, shell=True, cwd=place, text=True)
+    assert all(row in shown for row in ("capital-of-france", "chat-001", "7000"))
 
 
 def serve(place, run, log):
