@@ -1,0 +1,116 @@
+"""A whole pipeline of real processes, some of which are killed: for tests end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import redis.asyncio
+
+from common.audit import RunCounts, check_counts
+from common.ids import RunName
+from common.queue.prompts import QueueLimits
+from common.queue.run_state import Runs
+
+ROOT = Path(__file__).parents[2]
+SHORT_LEASES = {
+    "GENQ_LEASE_SECONDS": "3",
+    "GENQ_RENEW_SECONDS": "0.5",
+    "GENQ_RETRY_BASE_SECONDS": "0.2",
+}
+
+
+def _program(module: str) -> list[str]:
+    if module.startswith("tests."):
+        return [sys.executable, "-m", module]
+    return [sys.executable, "-c", f"from {module} import main; main()"]
+
+
+@dataclass
+class Fleet:
+    """Starts services as users do, and ends all of them."""
+
+    env: dict[str, str]
+    folder: Path
+    members: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def producer(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*_program("producer.cli"), *args],
+            env=self.env,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def start(self, name: str, module: str, *args: str) -> None:
+        """Start (again) a service under a name; its state folder is its own and is kept."""
+        state = {"GENQ_STATE_DIR": str(self.folder / f"state-{name}"), "GENQ_LOG_FORMAT": "json"}
+        with self.log(name).open("ab") as log:
+            self.members[name] = subprocess.Popen(
+                [*_program(module), *args],
+                env={**self.env, **state},
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """Kill -9 the service alone; its children are its own affair."""
+        self.members[name].kill()
+        self.members[name].wait()
+
+    def alive(self, name: str) -> bool:
+        return self.members[name].poll() is None
+
+    def counts(self, run: str) -> RunCounts:
+        """The audit's sample of a run, which is checked each time it is looked at."""
+
+        async def sample() -> RunCounts:
+            async with redis.asyncio.Redis.from_url(self.env["GENQ_REDIS_URL"]) as client:
+                return await Runs(client, QueueLimits()).sample(RunName(run))
+
+        counts = asyncio.run(sample())
+        assert check_counts(counts) == []
+        return counts
+
+    def close(self) -> None:
+        for process in self.members.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.members.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def last_words(self) -> str:
+        return "\n".join(
+            f"--- {name}\n{self.log(name).read_text(errors='replace')[-1500:]}"
+            for name in self.members
+        )
+
+    def leftovers(self) -> list[str]:
+        """Command lines of processes that still carry this fleet's folder in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                if str(self.folder) in environment.get("GENQ_STATE_DIR", ""):
+                    found.append(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue
+        return found
