@@ -46,9 +46,9 @@ log = structlog.get_logger()
 RESULT_LIMIT_BYTES = 32 * 2**20  # of one completion as JSON; a larger one is dead-lettered
 READ_ENTRIES = 50
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
-LOOK_SECONDS = 1.0  # between looks at a run's counts
+LOOK_SECONDS = 0.5  # between looks at a run's counts
 BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
-FLUSH_SECONDS = 10.0  # what a last commit may take after SIGTERM
+FLUSH_SECONDS = 20.0  # what a last commit may take after SIGTERM
 declare(
     "sink.read",
     "sink.commit.before",
@@ -260,6 +260,7 @@ class RunSink:
         elif counts.settled and await self._ask(lambda: self._tools.runs.close(self.run)):
             hit("sink.closed")
             self._closed = True
+            self._look_at = 0.0
         self.over = counts.state == "cancelled" and not counts.open
 
     async def _watch(self) -> None:

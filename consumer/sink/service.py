@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from consumer.sink.run import Tools
 
 log = structlog.get_logger()
-FIND_SECONDS = 1.0
+FIND_SECONDS = 1.0  # between looks for new runs
+BURST_SECONDS = 0.2  # the same, where the end is waited for
 REAP_SECONDS = 3.0
 
 
@@ -60,7 +61,7 @@ class SinkService:
             await self._find()
             if self._burst and self._all_over():
                 self._tools.stop.set()
-            await pause(self._tools.stop, FIND_SECONDS)
+            await pause(self._tools.stop, BURST_SECONDS if self._burst else FIND_SECONDS)
 
     async def _find(self) -> None:
         """Look which runs there are; one of a new epoch is served by a new sink."""

@@ -1,0 +1,203 @@
+"""gen-sink as a process, against a real Valkey and a real S3 server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+import consumer.sink.start  # noqa: F401 - its modules declare their failpoints
+from common import codec
+from common.audit import check_counts
+from common.failpoint import declared
+from common.objectstore import RunPaths
+from common.parts import SUFFIXES
+from common.prove import prove
+from tests.support.forge import running_forge
+from tests.support.servers import eventually as soon
+from tests.support.sinks import sink_lab
+
+FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)
+ROWS = 30
+FLAGS = ("--rows", "8", "--seconds", "1", "--burst")
+
+
+async def eventually(condition, seconds=60.0):
+    return await soon(condition, seconds)  # sinks poll, and the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def forge():
+    with running_forge() as made:
+        yield made
+
+
+@pytest.fixture
+async def lab(forge, settings, service_env):
+    async with sink_lab(forge, settings, service_env) as made:
+        yield made
+
+
+async def proven(job, *, dead: int = 0) -> None:
+    proof = await asyncio.to_thread(prove, job.store, job.run)
+    assert proof.problems == []
+    assert proof.complete
+    assert proof.unique
+    assert (proof.committed, proof.dead) == (job.manifest.items - dead, dead)
+    counts = await job.counts()
+    assert check_counts(counts) == []
+    assert (counts.state, counts.committed, counts.dead) == (
+        "closed",
+        job.manifest.items - dead,
+        dead,
+    )
+
+
+@FORMATS
+async def test_a_run_is_written_finished_and_proven(lab, suffix):
+    job = await lab.load("plain", rows=ROWS, samples=2)
+    await job.answer_all()
+    sink = lab.start(*FLAGS, "--format", suffix)
+    assert await sink.wait() == 0, sink.log()
+    await proven(job)
+    assert f"{job.store.url}/plain/data/" in sink.output()
+    assert "load_dataset" in sink.output()
+
+
+@FORMATS
+@pytest.mark.parametrize("failpoint", [name for name in declared("sink.") if "reopen" not in name])
+async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoint, suffix):
+    job = await lab.load("killed", rows=ROWS)
+    await job.bury(await job.lease(1))
+    await job.answer_all()
+    for _ in range(2):  # the second one often dies at the same step of the next part
+        sink = lab.start(*FLAGS, "--format", suffix, failpoint=failpoint)
+        assert await sink.wait() == -signal.SIGKILL, sink.log()
+    sink = lab.start(*FLAGS, "--format", suffix)
+    assert await sink.wait() == 8, sink.log()  # one dead letter
+    await proven(job, dead=1)
+
+
+@pytest.mark.parametrize("failpoint", declared("sink.reopen"))
+async def test_a_sink_killed_while_reopening_a_run_reopens_it_again(lab, failpoint):
+    job = await lab.load("reopened", rows=3)
+    await job.bury(await job.lease(1))
+    await job.answer_all()
+    assert await lab.start(*FLAGS).wait() == 8
+    await requeue_as_rq_does(job)
+    sink = lab.start("--seconds", "1", failpoint=failpoint)
+    assert await sink.wait() == -signal.SIGKILL, sink.log()
+    assert await asyncio.to_thread(job.store.stat, RunPaths(job.run).success) is None
+    lab.start("--seconds", "1")
+    await eventually(lambda: is_open(job))
+    await eventually(lambda: answered(job))
+    await eventually(lambda: finished(job))
+    await proven(job)
+
+
+async def is_open(job) -> bool:
+    return (await job.counts()).state == "open"
+
+
+async def answered(job) -> bool:
+    leased = await job.lease(10)
+    await job.answer(leased)
+    return bool(leased)
+
+
+async def finished(job) -> bool:
+    return await asyncio.to_thread(job.store.stat, RunPaths(job.run).success) is not None
+
+
+async def requeue_as_rq_does(job) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "rq", "requeue", "--url", redis_url(job), "--queue", job.run, "--all",
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors
+
+
+def redis_url(job) -> str:
+    options = job.redis.connection_pool.connection_kwargs
+    return f"redis://{options['host']}:{options['port']}/{options.get('db', 0)}"
+
+
+async def test_two_sinks_share_a_run(lab):
+    job = await lab.load("shared", rows=200)
+    sinks = [lab.start(*FLAGS, state=state) for state in ("-a", "-b")]
+    await job.answer_all()
+    for sink in sinks:
+        assert await sink.wait() == 0, sink.log()
+    await proven(job)
+
+
+async def test_a_zombie_sink_cannot_repeat_what_another_wrote(lab):
+    job = await lab.load("zombie", rows=40)
+    zombie = lab.start("--rows", "1000", "--seconds", "2")
+    await job.answer(await job.lease(20))
+    await eventually(lambda: read_by_a_sink(job, 20))
+    zombie.signal(signal.SIGSTOP)  # with all twenty in hand
+    await job.answer_all()
+    sink = lab.start(*FLAGS, state="-b")  # takes the zombie's over after a while
+    assert await sink.wait() == 0, sink.log()
+    await proven(job)
+    zombie.signal(signal.SIGCONT)
+    await eventually(lambda: "sink.committed" in zombie.log())
+    zombie.signal(signal.SIGTERM)
+    assert await zombie.wait() == 143
+    await proven(job)
+
+
+async def read_by_a_sink(job, count: int) -> bool:
+    pending = await job.redis.xpending(f"genq:stream:{job.run}", "sink")
+    return pending["pending"] >= count
+
+
+async def test_results_that_cannot_be_stored_are_dead_lettered_and_the_rest_goes_on(lab):
+    job = await lab.load("poison", rows=10)
+    poison = {
+        0: b"not zstd",
+        1: codec.compress(b'{"k": 1}'),
+        2: codec.compress(b" " * (50 << 20)),
+    }
+    leased = await job.lease(10)
+    await job.answer(leased[:5], payloads=poison)
+    await job.answer(leased[5:6], output_ids=[2**31])
+    await job.answer(leased[6:])
+    sink = lab.start(*FLAGS)
+    assert await sink.wait() == 8, sink.log()
+    await proven(job, dead=4)
+    lines = (await asyncio.to_thread(job.store.get, RunPaths(job.run).failed)).splitlines()
+    letters = [codec.loads(line) for line in lines]
+    assert [one["k"] for one in letters] == [0, 1, 2, 5]
+    assert {one["verdict"] for one in letters} == {"malformed"}
+    assert letters[3]["row_id"] == "row 5"
+    assert letters[3]["messages"] == [{"role": "user", "content": "Say 5."}]
+
+
+async def test_sigterm_commits_what_is_in_hand(lab):
+    job = await lab.load("stopped", rows=10)
+    sink = lab.start("--rows", "1000", "--seconds", "600")
+    await job.answer(await job.lease(4))
+    await eventually(lambda: read_by_a_sink(job, 4))
+    sink.signal(signal.SIGTERM)
+    assert await sink.wait() == 143, sink.log()
+    assert (await job.counts()).committed == 4, sink.log()
+
+
+async def test_a_run_that_was_lost_in_redis_goes_on_when_it_is_loaded_again(lab):
+    job = await lab.load("epoch", rows=20)
+    lab.start("--rows", "5", "--seconds", "1")
+    await job.answer(await job.lease(10))
+    await eventually(lambda: committed(job, 10))
+    await job.redis.flushall()
+    again = await lab.load("epoch", rows=20)  # a load that restores nothing
+    await again.answer_all()
+    await eventually(lambda: finished(again))
+    await proven(again)
+
+
+async def committed(job, count: int) -> bool:
+    return (await job.counts()).committed == count

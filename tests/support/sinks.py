@@ -1,0 +1,170 @@
+"""Runs full of results for sink tests, and gen-sink as a subprocess."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.failpoint import VARIABLE
+from common.ids import Item, RunName, Token, WorkerName, new_nonce
+from common.objectstore import open_store
+from common.queue.prompts import CHUNK_ITEMS, PromptQueue
+from common.queue.run_state import Runs
+from common.records import Failure, Finished, Verdict
+from common.redis_client import open_client
+from tests.support.completions import completion, payload
+from tests.support.runs import store_run
+from tests.support.servers import eventually, eventually_sync
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    import redis.asyncio
+
+    from common.objectstore import ObjectStore
+    from common.records import RunInfo, RunManifest
+    from common.settings import Settings
+    from tests.support.forge import Forge
+
+WORKER = WorkerName("gpu0@tests")
+
+
+@dataclass
+class Job:
+    """A loaded run, and the hands of a consumer on it."""
+
+    redis: redis.asyncio.Redis
+    store: ObjectStore
+    runs: Runs
+    queue: PromptQueue
+    manifest: RunManifest
+    info: RunInfo
+
+    @property
+    def run(self) -> RunName:
+        return self.manifest.run
+
+    async def lease(self, count: int) -> list[tuple[Item, Token]]:
+        leased = await self.queue.lease(WORKER, count, request=new_nonce())
+        return [(one.item, one.token) for one in leased]
+
+    async def answer(self, leased: Iterable[tuple[Item, Token]], **more: Any) -> None:
+        """Hand in a completion for each; ``payloads`` replaces some of them."""
+        payloads = more.pop("payloads", {})
+        batch = [
+            Finished(
+                item,
+                token,
+                Verdict.OK,
+                payloads.get(item) or payload(completion(item, **more)),
+                3,
+                2,
+            )
+            for item, token in leased
+        ]
+        for at in range(0, len(batch), 16):
+            await self.queue.complete(WORKER, batch[at : at + 16], request=new_nonce())
+
+    async def bury(self, leased: Iterable[tuple[Item, Token]]) -> None:
+        """Dead-letter items."""
+        for item, token in leased:
+            failure = Failure(item, token, Verdict.TOO_LONG, "too long", charged=True, final=True)
+            await self.queue.fail(WORKER, [failure])
+
+    async def answer_all(self, **more: Any) -> None:
+        while leased := await self.lease(100):
+            await self.answer(leased, **more)
+
+    async def counts(self) -> Any:
+        return await self.runs.sample(self.run)
+
+
+async def load_job(settings: Settings, name: str, *, rows: int, samples: int = 1) -> Job:
+    """Load a run as the producer does."""
+    redis = open_client(settings, name="tests")
+    store = open_store(settings)
+    manifest = await asyncio.to_thread(store_run, store, RunName(name), rows=rows, samples=samples)
+    runs = Runs(redis, settings.limits())
+    info = await runs.create(manifest)
+    queue = PromptQueue(redis, info.run, info.epoch, settings.limits())
+    for chunk in range(-(-manifest.items // CHUNK_ITEMS)):
+        await queue.enqueue(chunk)
+    await runs.open(info.run)
+    return Job(redis, store, runs, queue, manifest, info)
+
+
+@asynccontextmanager
+async def sink_lab(forge: Forge, settings: Settings, env: dict[str, str]) -> AsyncIterator[SinkLab]:
+    """Jobs and sinks for one test; all are ended with it."""
+    lab = SinkLab(forge, settings, env)
+    try:
+        yield lab
+    finally:
+        for sink in lab.sinks:
+            sink.end()
+        for job in lab.jobs:
+            await job.redis.aclose()
+
+
+@dataclass
+class SinkLab:
+    """Makes what one test needs."""
+
+    forge: Forge
+    settings: Settings
+    env: dict[str, str]
+    jobs: list[Job] = field(default_factory=list)
+    sinks: list[SinkProcess] = field(default_factory=list)
+
+    async def load(self, name: str, *, rows: int, samples: int = 1) -> Job:
+        job = await load_job(self.settings, name, rows=rows, samples=samples)
+        self.jobs.append(job)
+        return job
+
+    def start(self, *flags: str, failpoint: str = "", state: str = "") -> SinkProcess:
+        """Start a sink; another ``state`` is another host's."""
+        more = {"GENQ_STATE_DIR": self.env["GENQ_STATE_DIR"] + state, "GENQ_LOG_FORMAT": "json"}
+        sink = SinkProcess(self.forge, {**self.env, **more, VARIABLE: failpoint}, flags)
+        self.sinks.append(sink)
+        return sink
+
+
+class SinkProcess:
+    """gen-sink in a process of its own, forked from a forge that has imported it already."""
+
+    def __init__(self, forge: Forge, env: dict[str, str], flags: Sequence[str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="genq-sink-"))
+        self.pid = forge.start(env, ["gen-sink", *flags], self._folder)
+
+    async def wait(self, seconds: float = 90.0) -> int:
+        """Return the exit code, negative for a signal."""
+        try:
+            return int(await eventually(self._ended, seconds))
+        except AssertionError:
+            raise AssertionError(f"gen-sink did not end:\n{self.log()}") from None
+
+    def output(self) -> str:
+        return (self._folder / "stdout").read_text()
+
+    def log(self) -> str:
+        return (self._folder / "stderr").read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        if not self._ended():
+            self.signal(signal.SIGKILL)
+            eventually_sync(self._ended)
+        shutil.rmtree(self._folder)
+
+    def _ended(self) -> str:
+        code = self._folder / "code"
+        return code.read_text() if code.exists() else ""
