@@ -13,11 +13,11 @@ import click
 from common.cliutil import run_cli, version_option
 from common.errors import UsageError
 from common.ids import run_name, suggest_run_name
+from deploy import STATE_FOLDER
 
 if TYPE_CHECKING:
     from common.ids import RunName
 
-STATE_FOLDER = Path(".genq")
 _EXAMPLES = """\b
 Examples:
   gen-local prompts.jsonl                     answer a data set with the small model
@@ -35,7 +35,7 @@ Examples:
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True,
               help="Longest answer, where a row does not say.")  # fmt: skip
 @click.option("--temperature", type=click.FloatRange(0), default=0.2, show_default=True,
-              help="Sampling temperature; a small model says more that is true at a low one.")  # fmt: skip
+              help="Low: a small model keeps to the point.")  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Answers to each row.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
 @click.option("--format", "form", type=click.Choice(["parquet", "jsonl.zst"]), default="parquet",
@@ -60,23 +60,22 @@ def cli(
     """
     from deploy.pipeline import Job, end_servers, run_job, serve  # noqa: PLC0415 - slow to import
 
-    run = _run_of(dataset, run, folder)
-    folder = folder or STATE_FOLDER / run
-    if stop:
-        return end_servers(folder)
-    if serve_only:
-        return serve(folder)
-    return run_job(Job(run=run, folder=folder, dataset=dataset, again=_again(), **options))
+    if stop or serve_only:
+        place = folder or STATE_FOLDER / _run_of(dataset, run)
+        return end_servers(place) if stop else serve(place)
+    name = _run_of(dataset, run)
+    place = folder or STATE_FOLDER / name
+    return run_job(Job(run=name, folder=place, dataset=dataset, again=_again(), **options))
 
 
-def _run_of(dataset: str | None, run: str | None, folder: Path | None) -> RunName:
+def _run_of(dataset: str | None, run: str | None) -> RunName:
     """Return the run's name: given, or the data set's, or that of the only stack there is."""
     if run:
         return run_name(run)
     if dataset:
         return suggest_run_name("stdin" if dataset == "-" else Path(dataset).name.partition(".")[0])
     stacks = sorted(path.parent.name for path in STATE_FOLDER.glob("*/stack.json"))
-    if folder is None and len(stacks) == 1:
+    if len(stacks) == 1:
         return run_name(stacks[0])
     raise UsageError(
         "There is nothing to work on.",

@@ -19,10 +19,10 @@ from common.errors import EngineError, Exit, GenqError
 from common.objectstore import RunPaths, open_store
 from common.queue.run_state import Runs
 from common.redis_client import connect
-from deploy import processes
+from deploy import STATE_FOLDER, processes
 from deploy.progress import Look, Rates, Screen, duration, screen
 from deploy.results import download, opening_lines, relative, some_answers
-from deploy.stack import BUCKET, STATE_FOLDER, Service, Stack, program
+from deploy.stack import BUCKET, Service, Stack, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,7 +35,6 @@ from deploy import embedded, processes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STATE_FOLDER = Path(".genq")
 BUCKET = "genq"
 STATE_VERSION = 1
 SERVICE_STOP_SECONDS = 15.0
