@@ -88,5 +88,5 @@ def eventually_sync(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition} = {value!r}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # poll: this is the waiting that tests use
     return value
