@@ -136,6 +136,16 @@ class Reply:
         """Whether the server answered 200."""
         return self.status == 200
 
+    def required(self) -> bytes:
+        """Return the body of a 200 answer.
+
+        Raises:
+            ValueError: it is none; says what came instead.
+        """
+        if not self.ok:
+            raise ValueError(self.error or f"status {self.status}: {self.body[:300]!r}")
+        return self.body
+
 
 class Http(Protocol):
     """What an :class:`Engine` needs of a connection; :class:`consumer.engine.http.EngineHttp`."""

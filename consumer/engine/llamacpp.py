@@ -25,7 +25,7 @@ from consumer.engine.api import (
 )
 from consumer.engine.launch import llamacpp_launch
 from consumer.engine.promtext import total
-from consumer.engine.sglang import body_of, count, token_ids
+from consumer.engine.sglang import count, token_ids
 
 SAMPLING_NAMES = {
     "max_tokens": "n_predict",
@@ -116,8 +116,8 @@ class LlamaCppEngine:
             http.get("/props", _ASK_SECONDS), http.get("/v1/models", _ASK_SECONDS)
         )
         try:
-            info = orjson.loads(body_of(props))
-            meta = orjson.loads(body_of(models))["data"][0]["meta"]
+            info = orjson.loads(props.required())
+            meta = orjson.loads(models.required())["data"][0]["meta"]
             return EngineFacts(
                 engine=self.name,
                 version=_version(spec, info),

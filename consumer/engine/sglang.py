@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from consumer.engine.api import (
 )
 from consumer.engine.launch import sglang_launch
 from consumer.engine.promtext import total
+from consumer.engine.sglang_flags import flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +68,8 @@ class SglangEngine:
                 fix="pip install 'genq[sglang]'    (or attach to a running server with --url)",
             )
         path = locate_model(spec.model)
-        return sglang_launch(spec, spec.model if path is None else str(path), spec.flags)
+        flags = flags_for(_installed(), spec.flags)
+        return sglang_launch(spec, spec.model if path is None else str(path), flags)
 
     def generate(self, request: GenerateRequest) -> tuple[str, dict[str, Any]]:
         """Return path and body of a generation."""
@@ -107,7 +110,7 @@ class SglangEngine:
         """Read what the server resolved its arguments to."""
         reply = await _first(http, SERVER_INFO)
         try:
-            info: dict[str, Any] = orjson.loads(body_of(reply))
+            info: dict[str, Any] = orjson.loads(reply.required())
             state = (info.get("internal_states") or [{}])[0]
             running = state.get("effective_max_running_requests_per_dp")
             int(info.get("dp_size") or 1)
@@ -225,17 +228,6 @@ def model_config(*models: str) -> Mapping[str, Any]:
     )
 
 
-def body_of(reply: Reply) -> bytes:
-    """Return the body of a 200 answer.
-
-    Raises:
-        ValueError: it is none; says what came instead.
-    """
-    if not reply.ok:
-        raise ValueError(reply.error or f"status {reply.status}: {reply.body[:200]!r}")
-    return reply.body
-
-
 def token_ids(value: Any) -> list[int]:
     """Return ``value`` if it is a list of token ids.
 
@@ -256,6 +248,13 @@ def count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r} is not a count")
     return value
+
+
+def _installed() -> str:
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _detail(reason: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ class Job:
     finish: dict[str, Any] | None = None
     cached: int = 0
     plan: list[int] = field(default_factory=list)
-    client_left: bool = False
+    shift: float = 0.0  # of its log-probabilities
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Faults:
     answer: str = ""  # truncated | html | not_json | empty | swapped | no_meta | cut_body | error
     answer_count: int = 0  # for so many answers; 0: until switched off
     abort_answers: int = 0  # so many answers end with finish reason abort
-    dishonest: str = ""  # uncached | cached | crowd: wrong output in that case
+    dishonest: str = ""  # uncached | cached | crowd | always: wrong output in that case
     empty_answers: int = 0  # so many answers are the end token alone
     loop_answers: int = 0  # so many answers repeat one word up to the limit
 
@@ -105,13 +105,13 @@ class Scheduler:
 
     async def run(self) -> None:
         while True:
-            if not self.jobs or self.faults.hang:
+            if self.faults.hang:
+                await asyncio.sleep(0.01)
+                continue
+            if not self.jobs:
                 self._wake.clear()
-                with_timeout = 0.01 if self.faults.hang else None
-                try:
-                    await asyncio.wait_for(self._wake.wait(), with_timeout)
-                except TimeoutError:
-                    continue
+                await self._wake.wait()
+                continue
             await self._step()
 
     async def _step(self) -> None:
@@ -150,8 +150,9 @@ class Scheduler:
         digest = hashlib.sha256(repr((job.input_ids, job.seed)).encode()).digest()
         crowd = len(self.running) > 0
         case = "cached" if job.cached else "crowd" if crowd else "uncached"
-        if faults.dishonest == case:
+        if faults.dishonest in (case, "always"):
             digest = digest[::-1]
+            job.shift = -1.5
         length = self.answer_tokens or 8 + digest[0] % 56
         words = [_WORDS[b % len(_WORDS)] for b in digest]
         text = (" ".join(words) * (length // 100 + 1)).capitalize()[:length]
@@ -163,7 +164,7 @@ class Scheduler:
         if job.ignore_eos and token == EOS_ID:
             token = 46
         job.output_ids.append(token)
-        job.logprobs.append(-0.1 - (token * 37 % 100) / 50 * math.exp(-place / 50))
+        job.logprobs.append(job.shift - 0.1 - (token * 37 % 100) / 50 * math.exp(-place / 50))
         self.decoded += 1
         text = bytes(i for i in job.output_ids if i < 256).decode(errors="replace")
         matched = next((stop for stop in job.stop if stop in text), None)

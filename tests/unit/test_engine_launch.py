@@ -9,6 +9,7 @@ from common.errors import EngineError, UsageError
 from consumer.engine import engine_named, guard, llama_server, sglang_server
 from consumer.engine.api import EngineSpec, check_ids
 from consumer.engine.launch import engine_environment, llamacpp_launch, sglang_launch
+from consumer.engine.sglang_flags import flags_for
 
 
 def spec(**fields) -> EngineSpec:
@@ -83,3 +84,15 @@ def test_a_bad_token_id_is_found_with_its_place():
         check_ids([-1, 3], 320)
     with pytest.raises(ValueError, match="no tokens"):
         check_ids([], 320)
+
+
+def test_renamed_flags_are_given_as_the_installed_release_knows_them():
+    flags = ("--cuda-graph-max-bs-decode=320", "--enable-linear-replayssm-spec", "--dtype", "auto")
+    assert flags_for("0.5.17", flags) == flags_for("0.5.23", flags) == flags_for("", flags) == flags
+    assert flags_for("0.5.13", flags) == (
+        "--cuda-graph-max-bs=320",
+        "--enable-gdn-replayssm-spec",
+        "--dtype",
+        "auto",
+    )
+    assert flags_for("0.5.16.post1", flags)[:2] == (flags[0], "--enable-gdn-replayssm-spec")

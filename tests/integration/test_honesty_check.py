@@ -1,0 +1,80 @@
+"""The honesty check as part of each start, over the stand-in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from common.errors import EngineError
+from consumer.engine.honesty import PROMPTS, Honesty
+from consumer.engine.states import EngineState as S
+from consumer.engine.supervisor import StartBudget, Supervisor
+from tests.support.fake_engine import FakeSglang, fake_spec, fake_state
+
+BUDGET = StartBudget(backoff_base_seconds=0.05, kill_seconds=0.3, poll_seconds=0.05, attempts=3)
+
+
+def supervisor_of(spec, honesty) -> Supervisor:
+    return Supervisor(FakeSglang(), spec, budget=BUDGET, check=honesty)
+
+
+async def test_an_honest_engine_serves_and_is_checked_again_after_a_restart(tmp_path):
+    spec, honesty = fake_spec(tmp_path), Honesty()
+    supervisor = supervisor_of(spec, honesty)
+    await supervisor.start()
+    try:
+        await supervisor.wait_ready()
+        assert [probe.prompt for probe in honesty.record] == list(PROMPTS)
+        asked = (await fake_state(spec))["requests"]
+        supervisor.condemn("a test")
+        await supervisor.wait_for(S.STARTING)
+        await supervisor.wait_ready()
+        assert (await fake_state(spec))["requests"] == asked > 2 * len(PROMPTS)
+    finally:
+        await supervisor.stop(now=True)
+
+
+@pytest.mark.parametrize("case", ["uncached", "cached", "crowd"])
+async def test_an_engine_that_contradicts_itself_is_fatal_before_its_first_item(tmp_path, case):
+    faults = json.dumps({"dishonest": case})
+    supervisor = supervisor_of(fake_spec(tmp_path, "--faults", faults), Honesty())
+    await supervisor.start()
+    try:
+        with pytest.raises(EngineError, match="contradicts itself") as refusal:
+            await supervisor.wait_ready()
+        assert supervisor.state is S.FATAL
+        assert supervisor.incarnation == 1
+        assert any(prompt in refusal.value.why for prompt in PROMPTS)
+    finally:
+        await supervisor.stop(now=True)
+
+
+async def test_an_engine_that_disagrees_with_the_runs_first_one_is_refused(tmp_path):
+    spec, first = fake_spec(tmp_path), Honesty()
+    supervisor = supervisor_of(spec, first)
+    await supervisor.start()
+    await supervisor.wait_ready()
+    await supervisor.stop(now=True)
+
+    other = {"dishonest": "always"}
+    spec = fake_spec(tmp_path, "--faults", json.dumps(other))
+    supervisor = supervisor_of(spec, Honesty(reference=first.record))
+    await supervisor.start()
+    try:
+        with pytest.raises(EngineError, match="contradicts"):
+            await supervisor.wait_ready()
+    finally:
+        await supervisor.stop(now=True)
+
+
+async def test_an_engine_that_answers_nothing_is_restarted_not_refused(tmp_path):
+    faults = json.dumps({"fail_fast": True})
+    supervisor = supervisor_of(fake_spec(tmp_path, "--faults", faults), Honesty())
+    await supervisor.start()
+    try:
+        with pytest.raises(EngineError, match="3 times in a row"):
+            await supervisor.wait_ready()
+        assert supervisor.incarnation == 3
+    finally:
+        await supervisor.stop(now=True)
