@@ -9,7 +9,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_OPTIONS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format unit test-slow bench-queue bench-load bench-consumer lock clean
+.PHONY: help setup demo test check format docs unit test-slow bench-queue bench-load bench-consumer lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ check: $(VENV)/.test ## Format, lint, types, import contracts
 format: $(VENV)/.test ## Format, and repair what the linter can
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
+
+docs: $(VENV)/.test ## Write what is made from the code: the table of files in ARCHITECTURE.md
+	$(BIN)/python -m tests.support.file_table
 
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
