@@ -1,0 +1,178 @@
+"""The proof from storage alone: a good run has no problems, each damage is named by its object."""
+
+from __future__ import annotations
+
+import pytest
+
+from common import codec
+from common.ids import Item, RunName
+from common.objectstore import ObjectMissingError, RunPaths
+from common.parts import SUFFIXES, WRITER, codec_for
+from common.parts.chain import fix_format
+from common.prove import MAX_PROBLEMS, committed_items, prove
+from common.queue.run_state import FailureInfo
+from consumer.sink.commit import PartWriter
+from consumer.sink.finish import write_end
+from consumer.sink.recover import Ledger
+from tests.support.completions import completion
+from tests.support.modelstore import ModelStore
+from tests.support.runs import store_run
+
+RUN = RunName("run")
+PATHS = RunPaths(RUN)
+ROWS = 10
+DEAD = [FailureInfo(Item(9), "too_long", "9,000 of 8,192 tokens", "gpu0", 1.0)]
+
+
+def make_run(suffix: str = "jsonl.zst", *, finish: bool = True) -> ModelStore:
+    store = ModelStore()
+    manifest = store_run(store, RUN, rows=ROWS)
+    fix_format(store, PATHS, suffix)
+    ledger = Ledger(store, PATHS, manifest, suffix)
+    writer = PartWriter(store, PATHS, ledger)
+    writer.write([completion(k) for k in range(4)])
+    writer.write([completion(k, verdict="truncated") for k in range(4, 9)])
+    if finish:
+        write_end(store, PATHS, manifest, ledger, DEAD)
+    return store
+
+
+def part(number: int) -> str:
+    return PATHS.part(number, "jsonl.zst")
+
+
+def replace_part(store: ModelStore, number: int, items: list[int], *, index: bool = False) -> None:
+    """Put another part in its place, as if a sink had gone wrong."""
+    ledger_free = ModelStore()
+    manifest = store_run(ledger_free, RUN, rows=100)
+    ledger = Ledger(ledger_free, PATHS, manifest, "jsonl.zst")
+    ledger.next = number
+    PartWriter(ledger_free, PATHS, ledger).write([completion(k) for k in items])
+    store.objects[part(number)] = ledger_free.objects[part(number)]
+    if index:
+        store.objects[PATHS.index(number)] = ledger_free.objects[PATHS.index(number)]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_finished_run_is_proven(suffix, deep):
+    proof = prove(make_run(suffix), RUN, deep=deep)
+    assert proof.problems == []
+    assert (proof.complete, proof.unique) == (True, True)
+    assert (proof.items, proof.committed, proof.dead, proof.parts) == (10, 9, 1, 2)
+    assert proof.verdicts == {"ok": 4, "truncated": 5}
+
+
+def test_a_run_that_goes_on_is_incomplete_and_says_so():
+    proof = prove(make_run(finish=False), RUN)
+    assert not proof.complete
+    assert proof.problems == [
+        "run/data/: 1 of 10 items are neither committed nor in failed.jsonl (the first: 9)",
+        "run/_SUCCESS: is missing: the run is not finished",
+    ]
+
+
+def test_a_run_that_is_not_there_is_no_proof():
+    with pytest.raises(ObjectMissingError):
+        prove(ModelStore(), RUN)
+
+
+def overwrite(key):
+    def spoil(store):
+        data, metadata = store.objects[key]
+        at = len(data) // 2
+        store.objects[key] = (data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :], metadata)
+
+    return spoil
+
+
+def delete(key):
+    return lambda store: store.objects.pop(key)
+
+
+def change(key, old, new):
+    def spoil(store):
+        data, metadata = store.objects[key]
+        assert old in data
+        store.objects[key] = (data.replace(old, new), metadata)
+
+    return spoil
+
+
+SHARD = next(key for key in make_run().objects if "/prompts/" in key)
+DAMAGES = {
+    "a part is overwritten": (overwrite(part(0)), part(0)),
+    "a part is gone": (delete(part(0)), part(0)),
+    "the last part is gone": (delete(part(1)), PATHS.data_prefix),
+    "an item is there twice": (
+        lambda s: replace_part(s, 1, [3, *range(4, 9)], index=True),
+        part(1),
+    ),
+    "an item is foreign": (lambda s: replace_part(s, 1, [4, 5, 6, 7, 8, 70], index=True), part(1)),
+    "an item is missing": (lambda s: replace_part(s, 1, [4, 5, 6, 7], index=True), "run/data/"),
+    "a part is replaced": (lambda s: replace_part(s, 1, list(range(4, 9))), PATHS.index(1)),
+    "a part differs from the manifest": (
+        lambda s: replace_part(s, 1, list(range(4, 9)), index=True),
+        part(1),
+    ),
+    "a stray file": (lambda s: s.put("run/data/notes.txt", b""), "run/data/notes.txt"),
+    "another format": (lambda s: s.put(PATHS.part(2, "parquet"), b""), "part-00000002.parquet"),
+    "an index is gone": (delete(PATHS.index(0)), PATHS.index(0)),
+    "an index lies": (change(PATHS.index(0), b'"rows":4', b'"rows":5'), PATHS.index(0)),
+    "a shard is overwritten": (overwrite(SHARD), SHARD),
+    "a shard is gone": (delete(SHARD), SHARD),
+    "a shard is replaced": (lambda s: s.put(SHARD, codec.compress(b"{}\n" * ROWS)), SHARD),
+    "run.json is changed": (
+        change(PATHS.run_json, b'"sha256":"', b'"sha256":"0'),
+        PATHS.run_json,
+    ),
+    "failed.jsonl is gone": (delete(PATHS.failed), PATHS.failed),
+    "failed.jsonl is junk": (lambda s: s.put(PATHS.failed, b"junk\n"), "failed.jsonl:1"),
+    "a dead letter is committed": (
+        lambda s: s.put(PATHS.failed, b'{"k":9}\n{"k":1}\n'),
+        "failed.jsonl:2",
+    ),
+    "_SUCCESS lies": (change(PATHS.success, b'"dead":1', b'"dead":0'), PATHS.success),
+    "_SUCCESS is gone": (delete(PATHS.success), PATHS.success),
+    "the manifest is gone": (delete(PATHS.manifest), PATHS.manifest),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_and_its_object_named(name):
+    spoil, where = DAMAGES[name]
+    store = make_run()
+    spoil(store)
+    proof = prove(store, RUN)
+    assert any(where in problem for problem in proof.problems), proof.problems
+    assert proof.unique == (name != "an item is there twice")
+
+
+def test_thousands_of_problems_are_counted():
+    store = make_run()
+    for number in range(MAX_PROBLEMS + 50):
+        store.put(f"run/data/stray-{number}", b"")
+    problems = prove(store, RUN).problems
+    assert problems[-1] == "... and 50 more problems"
+    assert len(problems) == MAX_PROBLEMS + 1
+
+
+def test_committed_items_are_read_from_parts_alone():
+    store = make_run(finish=False)
+    manifest = store_run(store, RUN, rows=ROWS)
+    for key in [key for key in store.objects if "/index/" in key]:
+        del store.objects[key]
+    assert committed_items(store, manifest) == bytes([0xFF, 0x80])
+
+
+def test_the_manifest_lists_what_is_there():
+    store = make_run("parquet")
+    manifest = codec.loads(store.get(PATHS.manifest))
+    assert manifest["counts"]["committed"] == 9
+    assert manifest["counts"]["models"] == ["tiny"]
+    assert manifest["counts"]["completion_tokens"] == 18
+    for listed in manifest["parts"]:
+        stat = store.stat(f"run/{listed['key']}")
+        assert (stat.size, stat.etag) == (listed["bytes"], listed["etag"])
+        assert codec_for("parquet").token_of(store.get(stat.key)) == stat.metadata[WRITER]
+    assert "too_long | 1" in store.get(PATHS.readme).decode()
