@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from consumer.sink.recover import Ledger
 from producer import loader  # noqa: F401 - declares the failpoints
 from tests.support.completions import completion
 from tests.support.producers import Producer
+from tests.support.servers import eventually_sync
 
 RUN = "rows"
 LOAD = ("load", "--model", "m", "--run", RUN)
@@ -338,3 +340,44 @@ def test_a_finished_run_is_left_alone(load, rows, store, redis_url, producer):
     assert load()["outcome"] == "finished"
     write(rows, 3)
     producer(*LOAD, rows, code=7)
+
+
+def left_behind(folder):
+    return list(folder.glob("genq-load-*"))
+
+
+def test_interrupted_it_says_what_is_safe_and_leaves_nothing(producer, service_env, tmp_path):
+    service_env["TMPDIR"] = str(tmp_path)
+    running = producer.start("load", "-", "--run", RUN, "--model", "m")
+    eventually_sync(lambda: left_behind(tmp_path), 60)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert said.strip() == "Interrupted. Nothing is lost; the same command goes on."
+    assert left_behind(tmp_path) == []
+
+
+def test_a_killed_load_is_cleaned_up_by_the_next(producer, service_env, load, rows, tmp_path):
+    service_env["TMPDIR"] = str(tmp_path)
+    producer.killed_at("load.after_spool", *LOAD, rows)
+    assert len(left_behind(tmp_path)) == 1
+    producer.start(*LOAD, rows).communicate(timeout=60)
+    assert left_behind(tmp_path) == []
+
+
+def test_servers_that_are_not_there_are_said_before_the_reading(producer, service_env):
+    missing = ("load", "no-such-file.jsonl", "--model", "m")
+    right = service_env["GENQ_STORE"]
+    service_env["GENQ_STORE"] = "s3://no-such-bucket/x"
+    text = producer(*missing, code=5).err
+    assert "Create it" in text
+    service_env["GENQ_STORE"] = right
+    service_env["GENQ_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    assert "cannot be reached" in producer(*missing, code=4).err
+
+
+def test_what_is_not_named_is_asked_for(producer, rows):
+    assert "No model is named" in producer("load", rows, code=2).err
+    assert "There is nothing to load" in producer("load", code=2).err
+    assert "needs a name" in producer("load", "-", code=2).err
+    assert "cannot name a run" in producer("load", rows, "--run", "A B", code=2).err

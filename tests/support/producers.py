@@ -65,6 +65,7 @@ class Producer:
         return subprocess.Popen(
             [*COMMAND, *map(str, words)],
             env=self._env,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
