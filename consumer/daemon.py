@@ -45,10 +45,12 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 1.0  # how often the runs are read
 REAP_SECONDS = 5.0
 LOAD_SECONDS = 1.0  # how often the engine's figures are read
-GAUGE_SECONDS = 2.0
+GAUGE_SECONDS = 1.0
 GAUGE_TTL_SECONDS = 30
 LAST_LEASE_SECONDS = 5.0  # at the end, for the answer to the last lease call
 LAST_DELIVERY_SECONDS = 15.0  # at the end, for what the queue has not taken yet
+
+_HELLO = [{"role": "user", "content": "Hello."}]
 
 log = structlog.get_logger()
 
@@ -221,7 +223,8 @@ class Consumer:
                 await self.catalogue.refresh(facts)
             except QueueError as error:
                 log.warning("runs not read yet", why=str(error))
-            renderer = self._parts.engine.renderer(self._parts.spec, supervisor.http)
+            prompts = Prompts(self._parts.engine.renderer(self._parts.spec, supervisor.http))
+            await _warm(prompts)
             log.info(
                 "engine ready",
                 engine=f"{facts.engine} {facts.version}",
@@ -229,7 +232,8 @@ class Consumer:
                 max_running=facts.max_running,
                 context=facts.context_tokens,
             )
-            self.pump.engine_up(Ready(facts, Prompts(renderer)))
+            if not self._down.is_set():
+                self.pump.engine_up(Ready(facts, prompts))
             await self._down.wait()
 
     def _engine_down(self, incarnation: int, reason: str) -> None:
@@ -332,11 +336,12 @@ class Consumer:
 
     async def _show(self) -> None:
         trouble = _Once("gauges cannot be written")
-        beat_at = 0.0
+        beat_at, shown = 0.0, ("", [RunName("")])
         while True:
-            if time.monotonic() >= beat_at:
-                await self._report(state=self.state)
-                beat_at = time.monotonic() + BEAT_SECONDS
+            now = (self.state, self.catalogue.names(self._facts))
+            if now != shown or time.monotonic() >= beat_at:
+                await self._report(state=now[0])
+                beat_at, shown = time.monotonic() + BEAT_SECONDS, now
             try:
                 await self._parts.runs.set_gauges(
                     WorkerName(self._parts.reporter.name), self.gauges(), GAUGE_TTL_SECONDS
@@ -372,6 +377,17 @@ class Consumer:
             "undelivered": str(len(self.outbox)),
             "waiting_for": self._closed() if self.pump.ready else "engine",
         }
+
+
+async def _warm(prompts: Prompts) -> None:
+    """Have tokenizer and template loaded before the first lease: it takes seconds, the loop's, too.
+
+    What is wrong with them comes out with the first item, which is then judged for it.
+    """
+    try:
+        await prompts.thinking(await prompts.render(_HELLO, thinking=None))
+    except (ValueError, EngineError) as error:
+        log.warning("the chat template refuses even a greeting", why=str(error))
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

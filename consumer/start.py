@@ -92,10 +92,11 @@ async def serve(
     stopping: Stopping | None = None,
     worker: Worker | None = None,
     signals: Signals | None = None,
+    budget: StartBudget | None = None,
 ) -> Exit:
     """Run a consumer until it is stopped; return its exit code.
 
-    ``worker``: RQ's own pool already made one.
+    ``worker``: RQ's own pool already made one. ``budget``: else what the settings say.
 
     Raises:
         GenqError: Redis, storage or the engine cannot be used as asked.
@@ -120,7 +121,9 @@ async def serve(
             store=open_store(settings),
             engine=engine,
             spec=spec,
-            supervisor=Supervisor(engine, spec, budget=StartBudget(settings.start_seconds)),
+            supervisor=Supervisor(
+                engine, spec, budget=budget or StartBudget(settings.start_seconds)
+            ),
             reporter=reporter,
         )
         plan = Plan(

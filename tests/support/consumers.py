@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -10,25 +11,35 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio
 
 from common.codec import compress, decompress, dumps, loads
-from common.ids import RunName
+from common.errors import Exit
+from common.ids import RunName, WorkerName, new_nonce
 from common.keys import RunKeys
 from common.objectstore import RunPaths
 from common.prove import input_fingerprint
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue, QueueLimits
 from common.queue.run_state import Runs
-from common.records import Row, RunManifest, RunSettings, ShardInfo
-from tests.support.servers import eventually_sync
+from common.records import Row, RunManifest, RunSettings, Sampling, ShardInfo
+from consumer.start import Options, serve
+from consumer.stopping import Stopping
+from tests.support.fake_engine import fake_state
+from tests.support.servers import eventually, eventually_sync
+from tests.support.tiny_tokenizer import build_model_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
-    import redis
-    import redis.asyncio
-
+    from common.audit import RunCounts
     from common.objectstore import ObjectStore
+    from common.records import Leased
+    from common.settings import Settings
+    from consumer.engine.api import EngineSpec
+    from consumer.engine.supervisor import StartBudget
 
 SHARD_ROWS = 50
 ROOT = Path(__file__).parents[2]
@@ -150,3 +161,98 @@ def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterat
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+@dataclass
+class World:
+    """The servers that a consumer works with, and what a test asks of them."""
+
+    client: redis.asyncio.Redis
+    sync: redis.Redis
+    store: ObjectStore
+    settings: Settings
+    env: dict[str, str]
+    folder: Path
+
+    @property
+    def model(self) -> str:
+        return str(build_model_folder(self.folder / "tiny-model"))
+
+    @property
+    def url(self) -> str:
+        return self.settings.redis_url.get_secret_value()
+
+    def store_run(self, n: int, run: str = "one", **settings: Any) -> RunManifest:
+        fields = {"model": self.model, "model_fingerprint": "", "sampling": Sampling(max_tokens=64)}
+        rows = rows_of(*[f"question {i}" for i in range(n)])
+        return store_rows(self.store, run, rows, RunSettings(**{**fields, **settings}))
+
+    async def load(self, n: int, run: str = "one", **settings: Any) -> PromptQueue:
+        return await enqueue_run(self.client, self.store_run(n, run, **settings))
+
+    def consume(self, *args: str, log: str = "consumer.log", **env: str) -> Any:
+        return consumer(self.env, self.folder / log, "--model", self.model, *args, **env)
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, *, budget: StartBudget | None = None, gpu: int | None = None, **options: Any
+    ) -> AsyncIterator[Serving]:
+        """Run a consumer in this process; asked to stop at the end."""
+        settings = self.settings.model_copy(
+            update={"model": self.model, "drain_seconds": 0.2, "retry_base_seconds": 0.1}
+        )
+        stopping = Stopping()
+        serving = serve(settings, Options(gpu=gpu, **options), stopping=stopping, budget=budget)
+        task = asyncio.create_task(serving)
+        try:
+            yield Serving(task, stopping)
+        finally:
+            stopping.ask(Exit.DONE)
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def burst(self, **options: Any) -> Exit:
+        async with self.serving(burst=True, **options) as serving:
+            return await asyncio.wait_for(serving.task, 60)
+
+    async def counts(self, run: str = "one") -> RunCounts:
+        return await self.runs.sample(RunName(run))
+
+    @property
+    def runs(self) -> Runs:
+        return Runs(self.client, QueueLimits())
+
+    async def generated(self, n: int, run: str = "one") -> None:
+        async def all_done() -> bool:
+            return (await self.counts(run)).generated == n
+
+        await eventually(all_done, 40)
+
+    async def running(self, engine: EngineSpec, n: int) -> None:
+        async def has_some() -> bool:
+            return len((await fake_state(engine))["running"]) >= n
+
+        await eventually(has_some, 40)
+
+    def results(self, run: str = "one") -> list[dict[str, Any]]:
+        return stream_results(self.sync, run)
+
+    async def lease_all(self, queue: PromptQueue, n: int) -> list[Leased]:
+        return await queue.lease(WorkerName("auditor"), n, request=new_nonce())
+
+
+@contextlib.asynccontextmanager
+async def world_of(
+    settings: Settings, store: ObjectStore, env: dict[str, str], folder: Path
+) -> AsyncIterator[World]:
+    url = settings.redis_url.get_secret_value()
+    async with redis.asyncio.Redis.from_url(url, socket_timeout=30) as client:
+        with redis.Redis.from_url(url, socket_timeout=30) as sync:
+            yield World(client, sync, store, settings, env, folder)
+
+
+@dataclass
+class Serving:
+    """A consumer in this process."""
+
+    task: asyncio.Task[Exit]
+    stopping: Stopping

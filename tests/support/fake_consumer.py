@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import consumer.reporter
+from consumer import start
+from consumer.cli import main
 from tests.support.fake_engine import FakeSglang
 
 if TYPE_CHECKING:
@@ -12,19 +14,15 @@ if TYPE_CHECKING:
 
 
 def use_the_stand_in() -> None:
-    from consumer import start
-
     start.engine_named = lambda _name: FakeSglang()
 
 
 class Worker(consumer.reporter.Worker):
-    def work(self, burst: bool = False, *args: Any, **options: Any) -> bool:
+    def work(self, *args: Any, **options: Any) -> bool:
         use_the_stand_in()
-        return super().work(burst, *args, **options)
+        return super().work(*args, **options)
 
 
 if __name__ == "__main__":
-    from consumer.cli import main
-
     use_the_stand_in()
     main()

@@ -1,0 +1,148 @@
+"""Consumers as processes of their own: signals, kill -9, and RQ's pool; a stand-in generates."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from common.errors import Exit
+from common.keys import RQ_WORKERS
+from common.records import Sampling
+from tests.support.consumers import ROOT, world_of
+from tests.support.fake_engine import fake_state, running_fake
+from tests.support.servers import eventually
+
+LONG = Sampling(max_tokens=3000)
+
+
+@pytest.fixture
+async def world(settings, store, service_env, tmp_path):
+    async with world_of(settings, store, service_env, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+async def slow_engine(world):
+    """Its answers end by their limit only, at 50 tokens a second."""
+    flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
+    async with running_fake(world.folder, *flags, api_key="") as spec:
+        yield spec
+
+
+async def test_sigterm_drains_and_charges_nothing(world, slow_engine) -> None:
+    queue = await world.load(40, sampling=LONG)
+    with world.consume("--url", slow_engine.url, GENQ_DRAIN_SECONDS="0.5") as process:
+        await world.running(slow_engine, 8)
+        process.signal(signal.SIGTERM)
+        assert process.wait() == Exit.TERMINATED
+    seen = await world.counts()
+    assert (seen.queued, seen.leased, seen.waiting, seen.dead) == (40, 0, 0, 0)
+    leased = await world.lease_all(queue, 40)
+    assert {(lease.attempt, lease.delivery, lease.deaths) for lease in leased} == {(1, 1, 0)}
+    assert world.sync.smembers(RQ_WORKERS) == set()
+
+    async def aborted() -> bool:
+        return (await fake_state(slow_engine))["running"] == []
+
+    await eventually(aborted)
+
+
+async def test_what_can_be_finished_within_the_grace_is(world) -> None:
+    flags = ("--token-seconds", "0.05", "--answer-tokens", "30")
+    async with running_fake(world.folder, *flags, api_key="") as engine:
+        await world.load(30)
+        with world.consume("--url", engine.url, GENQ_DRAIN_SECONDS="60") as process:
+            await world.running(engine, 8)
+            process.signal(signal.SIGINT)
+            assert process.wait() == Exit.INTERRUPTED
+    seen = await world.counts()
+    assert seen.generated >= 8
+    assert (seen.generated + seen.queued, seen.leased) == (30, 0)
+
+
+async def test_a_second_signal_stops_now(world, slow_engine) -> None:
+    await world.load(20, sampling=LONG)
+    with world.consume("--url", slow_engine.url, GENQ_DRAIN_SECONDS="600") as process:
+        await world.running(slow_engine, 8)
+        process.signal(signal.SIGINT)
+        process.wait_for("draining")
+        process.signal(signal.SIGINT)
+        began = time.monotonic()
+        assert process.wait() == Exit.INTERRUPTED
+        assert time.monotonic() - began < 15
+    assert (await world.counts()).queued == 20
+
+
+async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(world) -> None:
+    await world.load(24, sampling=Sampling(max_tokens=40))
+    lease = {"GENQ_LEASE_SECONDS": "2", "GENQ_RENEW_SECONDS": "0.5"}
+    slow = ("--max-running", "4", "--", "--token-seconds", "1")
+    with world.consume(*slow, **lease) as process:
+
+        async def leased() -> bool:
+            return (await world.counts()).leased >= 4
+
+        await eventually(leased, 40)
+        children = psutil.Process(process.process.pid).children(recursive=True)
+        assert children
+        process.signal(signal.SIGKILL)
+        process.wait()
+    await eventually(lambda: not any(_alive(child) for child in children), 20)
+    with world.consume("--burst", log="second.log", **lease) as process:
+        assert process.wait(60) == Exit.DONE
+    assert sorted(r["k"] for r in world.results()) == list(range(24))
+    assert (await world.counts()).dead == 0
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@asynccontextmanager
+async def pool(world, run: str, workers: int):
+    """RQ's own command with our class, two GPUs to give away."""
+    env = {
+        **world.env,
+        "GENQ_GPUS": "0,1",
+        "GENQ_MODEL": world.model,
+        "GENQ_LOG_FORMAT": "json",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = ["-m", "rq.cli", "worker-pool", run, "-n", str(workers), "--url", world.url]
+    command += ["-w", "tests.support.fake_consumer.Worker"]
+    with (world.folder / "pool.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, env=env, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def test_rq_worker_pool_gives_each_worker_a_gpu_of_its_own(world) -> None:
+    async with pool(world, "pooled", 2) as process:
+
+        async def both_up() -> bool:
+            gpus = [w.gauges.get("gpu") for w in await world.runs.workers()]
+            return sorted(gpu or "" for gpu in gpus) == ["0", "1"]
+
+        await eventually(both_up, 60)
+        await world.load(60, "pooled")
+        await world.generated(60, "pooled")
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            await process.wait()
+    await eventually(lambda: not world.sync.smembers(RQ_WORKERS))
