@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from common.objectstore import RunPaths
 from common.parts import codec_for
+from common.records import Verdict
 
 if TYPE_CHECKING:
     from common.ids import RunName
@@ -41,14 +42,15 @@ def download(store: ObjectStore, run: RunName, folder: Path) -> list[Path]:
 
 
 def some_answers(files: list[Path], count: int) -> list[tuple[str, str]]:
-    """Return the last prompt and the answer of the first ``count`` completions."""
+    """Return the last prompt and the answer of the first ``count`` completions that are ok."""
     shown: list[tuple[str, str]] = []
     for file in files:
         suffix = file.name.partition(".")[2]
         for completion in codec_for(suffix).decode(file.read_bytes()):
             if len(shown) == count:
                 return shown
-            shown.append((str(completion.messages[-1]["content"]), completion.content))
+            if completion.verdict == Verdict.OK:
+                shown.append((str(completion.messages[-1]["content"]), completion.content))
     return shown
 
 
