@@ -1,4 +1,4 @@
-"""What RQ finds in our jobs: the function that a stock ``rq worker`` calls.
+"""What a stock ``rq worker`` does with our jobs, by way of ``common.queue.run``.
 
 Our consumers never call it: they lease items through :mod:`common.queue.prompts`. A stock worker
 that was pointed at a run cannot generate anything. It must not lose what it took, either, so the

@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 import redis
+from flask import Flask
 from rq import Queue
 from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
+from rq_dashboard import default_settings
+from rq_dashboard.web import blueprint, config, setup_rq_connection
 
 from common.audit import check_counts
 from common.ids import WorkerName, job_id, new_nonce
 from common.keys import RunKeys
-from common.queue.job import STOCK_LEASE_MS, run
+from common.queue import run
+from common.queue.job import STOCK_LEASE_MS
 from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.results import ResultStream
 from common.queue.run_state import Runs
@@ -59,7 +63,12 @@ class Bench:
             WORKER,
             [
                 Failure(
-                    one.item, one.token, Verdict.EMPTY, "nothing was said", charged=True, final=final
+                    one.item,
+                    one.token,
+                    Verdict.EMPTY,
+                    "nothing was said",
+                    charged=True,
+                    final=final,
                 )
                 for one in leased
             ],
@@ -273,10 +282,6 @@ async def test_a_stock_worker_that_cannot_read_our_jobs_loses_none(bench):
 
 @pytest.fixture
 def dashboard(bench):
-    from flask import Flask
-    from rq_dashboard import default_settings
-    from rq_dashboard.web import blueprint, config, setup_rq_connection
-
     app = Flask("dashboard")
     app.config.from_object(default_settings)
     app.config["RQ_DASHBOARD_REDIS_URL"] = bench.url

@@ -150,7 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
         final=st.booleans(),
         alone=st.booleans(),
     )
-    def fail(self, numbers, again, foreign, verdict, charged, final, alone):
+    def fail(self, *, numbers, again, foreign, verdict, charged, final, alone):
         died = verdict is Verdict.ENGINE_DOWN
         for worker, item, token in self.pick(numbers):
             failure = Failure(

@@ -56,34 +56,30 @@ def let_time_pass(client, run, seconds):
     client.delete(keys.reap_lock)
 
 
+def set_bits(bits):
+    """The numbers of the bits that are set, the top bit of a byte first."""
+    return [k for k in range(len(bits) * 8) if bits[k // 8] & (0x80 >> k % 8)]
+
+
 def places(client, run):
     """Where each item is: item -> the places it is found in, ghosts left out."""
     keys = RunKeys(run)
     prefix = len(run) + 1
     ghosts = {int(n) for n in client.smembers(keys.ghosts)}
+    queue = [int(job[prefix:]) for job in client.lrange(keys.queue, 0, -1)]
+    for ghost in ghosts & set(queue):
+        queue.remove(ghost)
+    where = {
+        "queued": queue,
+        "taking": [job[prefix:] for job in client.lrange(keys.intermediate, 0, -1)],
+        "leased": client.zrange(keys.lease, 0, -1),
+        "waiting": [job[prefix:] for job in client.zrange(keys.scheduled, 0, -1)],
+        "dead": [job[prefix:] for job in client.zrange(keys.failed, 0, -1)],
+        "generated": [fields[b"n"] for _, fields in client.xrange(keys.stream)],
+        "committed": set_bits(client.get(keys.committed) or b""),
+    }
     found = {}
-
-    def put(item, place):
-        found.setdefault(int(item), []).append(place)
-
-    for key, place in ((keys.queue, "queued"), (keys.intermediate, "taking")):
-        for job in client.lrange(key, 0, -1):
-            item = int(job[prefix:])
-            if item in ghosts:
-                ghosts.discard(item)
-            else:
-                put(item, place)
-    for item in client.zrange(keys.lease, 0, -1):
-        put(item, "leased")
-    for job in client.zrange(keys.scheduled, 0, -1):
-        put(job[prefix:], "waiting")
-    for job in client.zrange(keys.failed, 0, -1):
-        put(job[prefix:], "dead")
-    for _, fields in client.xrange(keys.stream):
-        put(fields[b"n"], "generated")
-    bits = client.get(keys.committed) or b""
-    for place, byte in enumerate(bits):
-        for bit in range(8):
-            if byte & (0x80 >> bit):
-                put(place * 8 + bit, "committed")
+    for place, items in where.items():
+        for item in items:
+            found.setdefault(int(item), []).append(place)
     return found

@@ -39,6 +39,11 @@ local function withdraw(n)
   end
 end
 
+-- Tells whether any item has a history or waits elsewhere than in the queue: mostly none does.
+local function troubled()
+  return call('EXISTS', deliveries, deaths, dead, expired, scheduled, failed) > 0
+end
+
 -- Makes the job hash of an open item as it should be, whatever RQ's tools did to it.
 local function lean(n, status)
   call('HSET', jobs .. n, 'data', DATA, 'origin', run, 'status', status)
@@ -48,31 +53,13 @@ end
 
 -- Marks an item that was withdrawn as answered, for us and for RQ. A ghost's hash stays until
 -- `lease` meets its id: RQ's tools delete ids without a hash from the queue.
-local function finish(n, ghost, ttl)
+local function finish(n, ghost, ttl, history)
   call('SETBIT', done, n, 1)
-  for _, key in ipairs({ deliveries, deaths, dead, expired }) do call('HDEL', key, n) end
+  if history then
+    for _, key in ipairs({ deliveries, deaths, dead, expired }) do call('HDEL', key, n) end
+  end
   call('HSET', jobs .. n, 'data', DATA, 'origin', run, 'status', 'finished', 'ended_at', iso())
   call('ZADD', finished, clock[1] + ttl, id_of(n))
   if not ghost then call('EXPIRE', jobs .. n, ttl) end
   call('EXPIRE', results .. n, ttl)
-end
-
--- Writes RQ's result record of a failure. A fresh stream node has 4 kB of room: the copy has none.
-local function note(n, worker, record)
-  local key = results .. n
-  call('XADD', key, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', record)
-  call('COPY', key, scratch, 'REPLACE')
-  call('RENAME', scratch, key)
-  call('PERSIST', key)
-end
-
--- Dead-letters an item that was withdrawn. RQ's own entries expire in a year; ours a day sooner,
--- so that those which a stock worker made sort behind all of ours.
-local function bury(n, class, worker, record, ttl)
-  lean(n, 'failed')
-  call('HSET', jobs .. n, 'ended_at', iso(), 'retries_left', 0)
-  call('ZADD', failed, clock[1] + ttl - DAY, id_of(n))
-  call('HSET', dead, n, class)
-  call('HDEL', expired, n)
-  note(n, worker, record)
 end

@@ -17,7 +17,7 @@ local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- unix ms
 local CHUNK = 1000 -- items a chunk, and how far into the queue a script looks for an id
 local DAY = 86400
-local DATA = '["common.queue.job.run",null,[],{}]' -- what RQ calls when it runs a job of ours
+local DATA = '["common.queue.run",null,[],{}]' -- what RQ calls when it runs a job of ours
 
 local function id_of(n)
   return run .. '-' .. n

@@ -20,7 +20,7 @@ end
 
 for i = 4, #ARGV, 2 do
   local n, entry = tonumber(ARGV[i]), ARGV[i + 1]
-  if call('GETBIT', done, n) == 0 then finish(n, withdraw(n), ttl) end
+  if call('GETBIT', done, n) == 0 then finish(n, withdraw(n), ttl, true) end
   new = new + 1 - call('SETBIT', committed, n, 1)
   if entry ~= '-' then take_off(entry, n) end
 end

@@ -10,7 +10,7 @@ if over then return redis.error_reply('GENQ_CLOSED ' .. state) end
 if bad_items(6, 6) then return redis.error_reply('GENQ_BAD no such item') end
 local kept = recall(worker, 'complete', request)
 if kept then return kept end
-local answer, first, tally = {}, 0, {}
+local answer, first, tally, history = {}, 0, {}, troubled()
 
 local function add(name, value)
   tally[name] = (tally[name] or 0) + tonumber(value)
@@ -25,7 +25,7 @@ for i = 6, #ARGV, 6 do
     answer[#answer + 1] = 'F'
     first = first + 1
     -- Withdrawn from wherever it is now: from another's lease, too, who then stops.
-    finish(n, withdraw(n), ttl)
+    finish(n, withdraw(n), ttl, history)
     call('XADD', stream, '*', 'n', n, 'v', verdict, 't', tokens, 'p', payload)
     add('stream_bytes', #payload)
     add('verdict:' .. verdict, 1)

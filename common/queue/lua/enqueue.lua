@@ -12,14 +12,16 @@ if call('GETBIT', chunks, chunk) == 1 then return 0 end
 local fresh = call('BITCOUNT', done, first / 8, (first + CHUNK) / 8 - 1) == 0
 local careful = known[5] or call('ZCARD', failed) > 0 -- some of it may be there already
 local ids = {}
+-- A copy costs half of what HSET does, on the server and in its append-only file.
+call('HSET', scratch, 'data', DATA, 'origin', run, 'status', 'queued')
 for n = first, math.min(first + CHUNK, total) - 1 do
-  local id = id_of(n)
   local open = fresh or call('GETBIT', done, n) == 0
   if open and not (careful and call('EXISTS', jobs .. n) == 1) then
-    call('HSET', jobs .. n, 'data', DATA, 'origin', run, 'status', 'queued')
-    ids[#ids + 1] = id
+    call('COPY', scratch, jobs .. n, 'REPLACE')
+    ids[#ids + 1] = id_of(n)
   end
 end
+call('DEL', scratch)
 settle()
 if #ids > 0 then call('RPUSH', queue, unpack(ids)) end
 call('SADD', queues, queue)

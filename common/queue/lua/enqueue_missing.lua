@@ -1,5 +1,5 @@
 #!lua
--- Repair: puts those of the given items on the queue that were loaded and are nowhere now.
+-- Puts those of the given items on the queue that were loaded and are nowhere now: for repair.
 -- KEYS  of the run
 -- ARGV  3 how many entries of the queue may be looked through; then item numbers
 -- Returns  {how many ids went on the queue, how many of the given items were looked at}

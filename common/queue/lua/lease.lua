@@ -14,15 +14,12 @@ if (state ~= 'open' and state ~= 'loading') or call('EXISTS', suspended) == 1
   or tonumber(call('HGET', counts, 'stream_bytes') or 0) >= tonumber(ARGV[8]) then
   return ''
 end
-local troubled = call('ZCARD', scheduled) + call('ZCARD', failed) > 0
-for _, key in ipairs({ deliveries, deaths, dead, expired }) do
-  troubled = troubled or call('HLEN', key) > 0
-end
-local answer, time = {}, iso()
+local history = troubled()
+local answer, held, due, mirror, mine, time = {}, {}, {}, {}, {}, iso()
 
 local function budget(n, id)
   local ended, died = 0, 0
-  if troubled then
+  if history then
     call('ZREM', scheduled, id)
     call('ZREM', failed, id)
     call('HDEL', expired, n)
@@ -38,15 +35,21 @@ local function budget(n, id)
   return attempt .. ':' .. (attempt + ended) .. ':' .. died
 end
 
+local function put(list, a, b)
+  list[#list + 1] = a
+  list[#list + 1] = b
+end
+
 local function hand_out(n, id)
   local token = request .. string.format('%02d', #answer)
+  mine[n] = true
   answer[#answer + 1] = n .. ':' .. budget(n, id)
   call('HSET', jobs .. n, 'data', DATA, 'origin', run, 'status', 'started',
     'worker_name', worker, 'started_at', time)
   call('PERSIST', jobs .. n)
-  call('ZADD', lease, now + span, n)
-  call('HSET', holder, n, token .. ' ' .. worker)
-  call('ZADD', wip, '+inf', id .. ':' .. token)
+  put(due, now + span, n)
+  put(held, n, token .. ' ' .. worker)
+  put(mirror, '+inf', id .. ':' .. token)
 end
 
 for _ = 1, 50 do -- rounds: ids that are dropped leave room for others
@@ -58,12 +61,15 @@ for _ = 1, 50 do -- rounds: ids that are dropped leave room for others
       call('RPUSH', foreign, id)
     elseif call('GETBIT', done, n) == 1 then
       if call('SREM', ghosts, n) == 1 then call('UNLINK', jobs .. n) end
-    elseif call('HEXISTS', holder, n) == 0 then
+    elseif not mine[n] and call('HEXISTS', holder, n) == 0 then
       hand_out(n, id)
     end
   end
 end
 settle()
 if #answer == 0 then return '' end
+call('ZADD', lease, unpack(due))
+call('HSET', holder, unpack(held))
+call('ZADD', wip, unpack(mirror))
 call('HSET', counts, 'last_lease', now)
 return remember(worker, 'lease', request, table.concat(answer, ' '))

@@ -1,0 +1,22 @@
+-- How failures are kept: where RQ's tools look for them.
+-- KEYS, ARGV  see _run.lua
+
+-- Writes RQ's result record of a failure. A fresh stream node has 4 kB of room: the copy has none.
+local function note(n, worker, record)
+  local key = results .. n
+  call('XADD', key, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', record)
+  call('COPY', key, scratch, 'REPLACE')
+  call('RENAME', scratch, key)
+  call('PERSIST', key)
+end
+
+-- Dead-letters an item that was withdrawn. RQ's own entries expire in a year; ours a day sooner,
+-- so that those which a stock worker made sort behind all of ours.
+local function bury(n, class, worker, record, ttl)
+  lean(n, 'failed')
+  call('HSET', jobs .. n, 'ended_at', iso(), 'retries_left', 0)
+  call('ZADD', failed, clock[1] + ttl - DAY, id_of(n))
+  call('HSET', dead, n, class)
+  call('HDEL', expired, n)
+  note(n, worker, record)
+end
