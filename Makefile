@@ -9,7 +9,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_OPTIONS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs unit test-slow bench-queue bench-load bench-consumer lock clean
+.PHONY: help setup demo test check format docs unit test-slow bench-queue bench-load bench-consumer docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-load: $(VENV)/.test ## Loading a million rows: time and memory
 
 bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
 	$(BIN)/python -m tests.bench.bench_consumer $(BENCH_OPTIONS)
+
+docs: $(VENV)/.test ## Write the parts of the docs that are made from the code
+	$(BIN)/python -m tests.support.file_table
 
 lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt

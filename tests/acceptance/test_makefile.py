@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 TARGETS = [
     "setup", "demo", "test", "check", "test-slow",
-    "bench-queue", "bench-load", "bench-consumer", "lock",
+    "bench-queue", "bench-load", "bench-consumer", "docs",
+    "lock",
 ]  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def test_every_command_sets_up_what_it_needs(target):
     assert "deploy/setup.sh" in recipe
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("docs", "lock", LOCKS, ids=lambda path: path.name)
 def test_locks_pin_everything_by_hash_and_name_no_host(lock):
     text = lock.read_text(encoding="utf-8")
     requirements = re.findall(r"^[A-Za-z0-9].*", text, flags=re.MULTILINE)
