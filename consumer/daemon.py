@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from common.errors import Exit, QueueError
 from common.ids import RunName, WorkerName, item_of_job
-from consumer.gauges import Rates
+from consumer.display import Display, Once
 from consumer.generation.client import Client
 from consumer.generation.pump import Pump, PumpSignals
 from consumer.generation.render import Prompts
@@ -26,7 +26,7 @@ from consumer.leases.fetcher import Fetcher
 from consumer.leases.keeper import Keeper
 from consumer.leases.outbox import Outbox
 from consumer.leases.shards import Shards
-from consumer.reporter import BEAT_SECONDS, Commands, Reporter
+from consumer.reporter import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -40,17 +40,14 @@ if TYPE_CHECKING:
     from common.records import RunInfo
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
     from consumer.engine.supervisor import Supervisor
+    from consumer.reporter import Reporter
     from consumer.stopping import Stopping
 
 REFRESH_SECONDS = 1.0  # how often the runs are read
 REAP_SECONDS = 5.0
 LOAD_SECONDS = 1.0  # how often the engine's figures are read
-GAUGE_SECONDS = 1.0
-GAUGE_TTL_SECONDS = 30
 LAST_LEASE_SECONDS = 5.0  # at the end, for the answer to the last lease call
 LAST_DELIVERY_SECONDS = 15.0  # at the end, for what the queue has not taken yet
-
-_HELLO = [{"role": "user", "content": "Hello."}]
 
 log = structlog.get_logger()
 
@@ -89,24 +86,6 @@ class Parts:
     reporter: Reporter
 
 
-@dataclass(slots=True)
-class _Once:
-    """Says a trouble once, and once that it is over."""
-
-    what: str
-    _on: bool = field(default=False)
-
-    def trouble(self, error: Exception) -> None:
-        if not self._on:
-            log.warning("in trouble, trying again", what=self.what, why=str(error))
-        self._on = True
-
-    def over(self) -> None:
-        if self._on:
-            log.info("trouble is over", what=self.what)
-        self._on = False
-
-
 class Consumer:
     """Runs until it is stopped, its engine is beyond help, or (in a burst) nothing is left."""
 
@@ -119,7 +98,6 @@ class Consumer:
         self._signals = signals or Signals()
         self._facts: EngineFacts | None = None
         self._down = asyncio.Event()
-        self._began = time.monotonic()
         self._condemned: set[int] = set()
         worker = WorkerName(parts.reporter.name)
         self.catalogue = Catalogue(
@@ -142,7 +120,9 @@ class Consumer:
             ),
             closed=self._closed,
         )
-        self.rates = Rates()
+        self.display = Display(
+            parts.runs, parts.reporter, parts.supervisor, self.catalogue, self.pump, self.outbox
+        )
 
     async def run(self) -> Exit:
         """Work until told to stop; then drain.
@@ -170,7 +150,7 @@ class Consumer:
             await _cancel([asked, *work, *background])
             await self.client.close()
             await supervisor.stop(now=self._stopping.hurried.is_set())
-            await self._report(state="stopped")
+            await self.display.report(state="stopped")
             await self._parts.reporter.close()
         for task in done - {asked}:
             task.result()  # raises what ended it
@@ -185,7 +165,7 @@ class Consumer:
             self._refresh_runs,
             self._reap,
             self._watch_load,
-            self._show,
+            self.display.run,
         ]
 
     @staticmethod
@@ -218,13 +198,13 @@ class Consumer:
             self._down.clear()
             facts = await supervisor.wait_ready()
             self._facts = facts
-            self.rates.restart()
+            self.display.rates.restart()
             try:
                 await self.catalogue.refresh(facts)
             except QueueError as error:
                 log.warning("runs not read yet", why=str(error))
             prompts = Prompts(self._parts.engine.renderer(self._parts.spec, supervisor.http))
-            await _warm(prompts)
+            await prompts.warm()
             log.info(
                 "engine ready",
                 engine=f"{facts.engine} {facts.version}",
@@ -253,19 +233,17 @@ class Consumer:
                 continue
             if (load := self._parts.supervisor.load) is not None:
                 before = self.pump.window.size
-                self.rates.sample(time.monotonic(), load.generated_tokens)
+                self.display.rates.sample(time.monotonic(), load.generated_tokens)
                 if self.pump.window.observe(load, in_flight=self.pump.in_flight) > before:
                     self.pump.nudge()
 
     # The queue
 
     def _closed(self) -> str:
-        if self.catalogue.suspended:
-            return "suspended"
-        return "" if self.catalogue.active else "no run to serve"
+        return self.catalogue.closed
 
     async def _refresh_runs(self) -> None:
-        trouble = _Once("runs cannot be read")
+        trouble = Once("runs cannot be read")
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             if self._facts is None:
@@ -296,7 +274,7 @@ class Consumer:
         return all(count.queued + count.waiting == 0 for count in counts)
 
     async def _reap(self) -> None:
-        trouble = _Once("expired leases cannot be reaped")
+        trouble = Once("expired leases cannot be reaped")
         while True:
             await asyncio.sleep(REAP_SECONDS)
             for info in [info for info in self.catalogue.infos if info.state not in OVER]:
@@ -322,72 +300,6 @@ class Consumer:
                 log.info("item stopped by command", run=info.run, item=item)
                 return
         log.warning("stop-job ignored: not generating it", job=job)
-
-    # What is seen from outside
-
-    @property
-    def state(self) -> str:
-        """RQ's word for what the worker does."""
-        if self.catalogue.suspended:
-            return "suspended"
-        if self.pump.in_flight:
-            return "busy"
-        return "idle" if self.pump.ready else "started"
-
-    async def _show(self) -> None:
-        trouble = _Once("gauges cannot be written")
-        beat_at, shown = 0.0, ("", [RunName("")])
-        while True:
-            now = (self.state, self.catalogue.names(self._facts))
-            if now != shown or time.monotonic() >= beat_at:
-                await self._report(state=now[0])
-                beat_at, shown = time.monotonic() + BEAT_SECONDS, now
-            try:
-                await self._parts.runs.set_gauges(
-                    WorkerName(self._parts.reporter.name), self.gauges(), GAUGE_TTL_SECONDS
-                )
-                trouble.over()
-            except QueueError as error:
-                trouble.trouble(error)
-            await asyncio.sleep(GAUGE_SECONDS)
-
-    async def _report(self, *, state: str) -> None:
-        now = time.monotonic()
-        seconds, self._began = now - self._began, now
-        await self._parts.reporter.beat(
-            state=state,
-            queues=self.catalogue.names(self._facts),
-            seconds=seconds if state == "busy" else 0.0,
-        )
-
-    def gauges(self) -> dict[str, str]:
-        """Return this consumer's figures for the status screen."""
-        spec, tally = self._parts.spec, self.outbox.tally
-        return {
-            **self.rates.place(spec.gpu),
-            "engine": str(self._parts.supervisor.state),
-            "engine_starts": str(self._parts.supervisor.incarnation),
-            "model": spec.model,
-            "in_flight": str(self.pump.in_flight),
-            "window": str(self.pump.window.size if self.pump.ready else 0),
-            "max_running": str(self._facts.max_running if self._facts else 0),
-            "tokens_per_second": f"{self.rates.tokens_per_second:.1f}",
-            "completed": str(tally.succeeded),
-            "failed": str(tally.failed),
-            "undelivered": str(len(self.outbox)),
-            "waiting_for": self._closed() if self.pump.ready else "engine",
-        }
-
-
-async def _warm(prompts: Prompts) -> None:
-    """Have tokenizer and template loaded before the first lease: it takes seconds, the loop's, too.
-
-    What is wrong with them comes out with the first item, which is then judged for it.
-    """
-    try:
-        await prompts.thinking(await prompts.render(_HELLO, thinking=None))
-    except (ValueError, EngineError) as error:
-        log.warning("the chat template refuses even a greeting", why=str(error))
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

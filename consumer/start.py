@@ -133,7 +133,7 @@ async def serve(
             drain_seconds=settings.drain_seconds,
         )
         consumer = Consumer(parts, plan, stopping, signals)
-        with serve_metrics(settings.metrics_port, consumer.gauges):
+        with serve_metrics(settings.metrics_port, consumer.display.gauges):
             return await consumer.run()
     finally:
         stopping.deafen()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from common.errors import EngineError
 from consumer.generation.verdict import Thinking, opens_thought
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ TAIL_IDS = (
 _TAILS = 64  # distinct endings remembered; a template has one or two
 
 Message = dict[str, Any]
+_HELLO: list[Message] = [{"role": "user", "content": "Hello."}]
+
+log = structlog.get_logger()
 
 
 def turns_to_answer(messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -84,6 +90,16 @@ class Prompts:
         self._renderer = renderer
         self._thinking = thinking or Thinking()
         self._tails: dict[tuple[int, ...], Thinking] = {}
+
+    async def warm(self) -> None:
+        """Load tokenizer and template now: that takes seconds, in which little else runs.
+
+        Never raises: what is wrong with them comes out with the first item.
+        """
+        try:
+            await self.thinking(await self.render(_HELLO, thinking=None))
+        except (ValueError, EngineError) as error:
+            log.warning("the chat template refuses even a greeting", why=str(error))
 
     async def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None

@@ -96,6 +96,13 @@ class Catalogue:
         """Return the known runs that may be leased from and that the engine may serve."""
         return [i for i in self.infos if i.state in LEASABLE and serves(i, facts, self._only)]
 
+    @property
+    def closed(self) -> str:
+        """Why nothing can be leased now; empty when something may be."""
+        if self.suspended:
+            return "suspended"
+        return "" if self.active else "no run to serve"
+
     def names(self, facts: EngineFacts | None) -> list[RunName]:
         """Return the runs to be registered for: those asked for, or those served."""
         if self._only or facts is None:
