@@ -17,12 +17,12 @@ _SHARD_LIMIT_BYTES = 16 * 2**30
 
 
 def conflict(
-    standing: RunManifest, differences: list[str], *, source: str, again: str
+    standing: RunManifest, kind: str, differences: list[str], *, source: str, again: str
 ) -> ConflictError:
-    """Return the error that refuses another data set or other settings under a run's name."""
+    """Return the error that refuses other ``rows`` or ``settings`` under a run's name."""
     run = standing.run
     return ConflictError(
-        f"Run {run} was loaded with other {'rows' if differences[0][:1] == 'R' else 'settings'}.",
+        f"Run {run} was loaded with other {kind}.",
         why="\n".join([*differences, f"Loaded {standing.created} from {standing.source}."]),
         fix=f"Load it under a new name: gen-producer load {source} --run {again}",
     )

@@ -199,7 +199,8 @@ class _Load:
         """Refuse rows that differ from the run's."""
         if standing.fingerprint != new.fingerprint:
             assert self._store is not None
-            raise self._conflict(standing, rows_difference(self._store, standing, found))
+            differences = rows_difference(self._store, standing, found)
+            raise self._conflict(standing, "rows", differences)
         self._compare_settings(standing, new.settings)
 
     def put_up(
@@ -252,11 +253,11 @@ class _Load:
 
     def _compare_settings(self, standing: RunManifest, wanted: RunSettings) -> None:
         if differences := settings_differences(standing.settings, wanted):
-            raise self._conflict(standing, differences)
+            raise self._conflict(standing, "settings", differences)
 
-    def _conflict(self, standing: RunManifest, differences: list[str]) -> ConflictError:
+    def _conflict(self, standing: RunManifest, kind: str, differences: list[str]) -> ConflictError:
         again = suggest_run_name(f"{self.run[:60]}-2")
-        return conflict(standing, differences, source=self.source or "DATASET", again=again)
+        return conflict(standing, kind, differences, source=self.source or "DATASET", again=again)
 
     def _elsewhere(self, known: RunInfo) -> ConflictError:
         assert self._store is not None

@@ -93,8 +93,9 @@ def spool_folder() -> Iterator[Path]:
     _sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as name:
         folder = Path(name)
-        with (folder / "lock").open("wb") as lock:
+        with (folder / "lock.new").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "lock.new").rename(folder / "lock")  # never seen without being held
             yield folder
 
 
