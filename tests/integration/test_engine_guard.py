@@ -45,9 +45,7 @@ async def test_the_exit_code_comes_through(tmp_path, code, expected):
 
 
 async def test_output_goes_to_the_log_without_the_key(tmp_path):
-    code = (
-        "import os, sys; print('key', os.environ['GENQ_ENGINE_API_KEY']); sys.stderr.write('bye')"
-    )
+    code = "import os, sys; print(os.environ['GENQ_ENGINE_API_KEY']); sys.stderr.write('bye')"
     assert (await run(tmp_path, code))[1] == ["***", "bye"]
 
 

@@ -38,7 +38,8 @@ async def test_an_honest_engine_serves_and_is_checked_again_after_a_restart(tmp_
 @pytest.mark.parametrize("case", ["uncached", "cached", "crowd"])
 async def test_an_engine_that_contradicts_itself_is_fatal_before_its_first_item(tmp_path, case):
     faults = json.dumps({"dishonest": case})
-    supervisor = supervisor_of(fake_spec(tmp_path, "--faults", faults), Honesty())
+    slow = ("--token-seconds", "0.05")  # so that a crowd is there together
+    supervisor = supervisor_of(fake_spec(tmp_path, "--faults", faults, *slow), Honesty())
     await supervisor.start()
     try:
         with pytest.raises(EngineError, match="contradicts itself") as refusal:
