@@ -25,14 +25,14 @@ from deploy.results import download, opening_lines, relative, some_answers
 from deploy.stack import BUCKET, Service, Stack, program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from common.audit import RunCounts
     from common.ids import RunName
 
 LOOK_SECONDS = 0.5
-SEAL_SECONDS = 5  # people watch: parts are sealed soon
+SEAL_SECONDS = 10  # people watch: parts are sealed soon
 SHOWN_ANSWERS = 3
 SHOWN_CHARACTERS = 96
 DEFAULT_MODEL = "smollm2"
@@ -126,29 +126,37 @@ class LocalRun:
 
     def _follow(self, consumer: Service, sink: Service, watch: Watch, view: Screen) -> None:
         rates = Rates()
-        told = ""
+        said: set[str] = set()
         while sink.exit_code() is None:
             counts = watch.counts()
             if counts is not None:
                 self.last = rates.look(counts, now=time.monotonic())
                 view.show(self.last)
-                if self.last.answered and counts.leased and not told:
-                    told = self._rq_info()
-                    view.say(told)
+                for topic, text in self._remarks(counts):
+                    if topic not in said:
+                        said.add(topic)
+                        view.say(text())
             if consumer.exit_code() is not None and not self.is_done():
-                raise EngineError(
-                    f"The consumer ended with exit code {consumer.exit_code()}.",
-                    why=f"The last lines of {relative(consumer.log)}:\n"
-                    + processes.last_lines(consumer.log),
-                    fix=f"When that is mended, go on with: {self._job.again}",
-                )
+                raise self._ended(EngineError, "The consumer", consumer)
             time.sleep(LOOK_SECONDS)
         if not self.is_done():
-            raise GenqError(
-                f"The sink ended with exit code {sink.exit_code()} before the run was done.",
-                why=f"The last lines of {relative(sink.log)}:\n" + processes.last_lines(sink.log),
-                fix=f"Go on with: {self._job.again}",
-            )
+            raise self._ended(GenqError, "The sink", sink)
+
+    def _remarks(self, counts: RunCounts) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Yield what is worth a line of its own, each topic of which is said once."""
+        if counts.leased and counts.done:
+            yield "rq info", self._rq_info
+        if counts.state in ("held", "paused"):
+            resume = look_command(self._stack, f"gen-producer resume {self._job.run}")
+            reason = counts.hold_reason or "somebody asked for it"
+            yield "held", lambda: f"The run is {counts.state}: {reason}. To go on: {resume}"
+
+    def _ended(self, kind: type[GenqError], name: str, service: Service) -> GenqError:
+        return kind(
+            f"{name} ended with exit code {service.exit_code()} before the run was done.",
+            why=f"The last lines of {relative(service.log)}:\n{processes.last_lines(service.log)}",
+            fix=f"When that is mended, go on with: {self._job.again}",
+        )
 
     def _rq_info(self) -> str:
         """Return RQ's own view of the run, with the command that shows it."""
