@@ -16,6 +16,7 @@ local open = call('LLEN', queue) + call('LLEN', inter) + call('ZCARD', lease)
   + call('ZCARD', scheduled) + call('XLEN', stream) + call('ZCARD', wip)
 local newest = call('ZREVRANGE', failed, 0, 0)[1] -- a stock worker's failure would be this one
 local stock = newest and call('HEXISTS', dead, item_of(newest) or '') == 0
-if open > 0 or stock or call('BITCOUNT', committed) + call('ZCARD', failed) ~= total then return 0 end
+local ended = call('BITCOUNT', committed) + call('ZCARD', failed) == total
+if open > 0 or stock or not ended then return 0 end
 call('HSET', meta, 'state', 'closed')
 return 1

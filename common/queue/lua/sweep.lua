@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes back what stock RQ workers left behind: ids half taken, running too long, or failed by them.
+-- Takes back what stock RQ workers left behind: ids half taken, running too long, failed by them.
 -- KEYS  of the run
 -- ARGV  3 who asks: the one that `reap` let in; 4 deliveries an item may have; 5 life of a dead
 --       letter s; 6 record (of RQ's) for those that had all their deliveries; 7 limit
