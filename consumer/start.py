@@ -16,6 +16,7 @@ from common.redis_client import connect, connect_sync
 from consumer.daemon import Consumer, Parts, Plan, Signals
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec
+from consumer.engine.honesty import Honesty
 from consumer.engine.supervisor import StartBudget, Supervisor
 from consumer.metrics import serve_metrics
 from consumer.reporter import Reporter
@@ -122,7 +123,10 @@ async def serve(
             engine=engine,
             spec=spec,
             supervisor=Supervisor(
-                engine, spec, budget=budget or StartBudget(settings.start_seconds)
+                engine,
+                spec,
+                budget=budget or StartBudget(settings.start_seconds),
+                check=Honesty() if settings.honesty else None,
             ),
             reporter=reporter,
         )

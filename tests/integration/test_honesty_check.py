@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from common.errors import EngineError
+from common.errors import EngineError, Exit
+from consumer import start
 from consumer.engine.honesty import PROMPTS, Honesty
 from consumer.engine.states import EngineState as S
 from consumer.engine.supervisor import StartBudget, Supervisor
+from tests.support.consumers import world_of
 from tests.support.fake_engine import FakeSglang, fake_spec, fake_state
 
 BUDGET = StartBudget(backoff_base_seconds=0.05, kill_seconds=0.3, poll_seconds=0.05, attempts=3)
@@ -79,3 +81,17 @@ async def test_an_engine_that_answers_nothing_is_restarted_not_refused(tmp_path)
         assert supervisor.incarnation == 3
     finally:
         await supervisor.stop(now=True)
+
+
+async def test_a_consumer_checks_its_engine_before_it_leases_anything(
+    settings, store, service_env, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(start, "engine_named", lambda _name: FakeSglang())
+    lies = ("--token-seconds", "0.02", "--faults", json.dumps({"dishonest": "cached"}))
+    async with world_of(settings, store, service_env, tmp_path) as world:
+        await world.load(5)
+        with pytest.raises(EngineError, match="contradicts itself"):
+            await world.burst(honesty=True, budget=BUDGET, flags=lies)
+        assert (await world.counts()).queued == 5
+        assert await world.burst(honesty=True, budget=BUDGET) == Exit.DONE
+        assert (await world.counts()).generated == 5

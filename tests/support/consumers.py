@@ -139,6 +139,7 @@ def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterat
     """
     command = [sys.executable, "-m", "tests.support.fake_consumer", *args]
     settings = {"GENQ_LOG_FORMAT": "json", "GENQ_LEASE_SECONDS": "6", "GENQ_RENEW_SECONDS": "1"}
+    settings["GENQ_HONESTY"] = "false"  # as in `World.serving`
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
@@ -195,11 +196,21 @@ class World:
 
     @contextlib.asynccontextmanager
     async def serving(
-        self, *, budget: StartBudget | None = None, gpu: int | None = None, **options: Any
+        self,
+        *,
+        budget: StartBudget | None = None,
+        gpu: int | None = None,
+        honesty: bool = False,
+        **options: Any,
     ) -> AsyncIterator[Serving]:
         """Run a consumer in this process; asked to stop at the end."""
         settings = self.settings.model_copy(
-            update={"model": self.model, "drain_seconds": 0.2, "retry_base_seconds": 0.1}
+            update={
+                "model": self.model,
+                "drain_seconds": 0.2,
+                "retry_base_seconds": 0.1,
+                "honesty": honesty,  # off: tests count requests, and set faults for the first ones
+            }
         )
         stopping = Stopping()
         serving = serve(settings, Options(gpu=gpu, **options), stopping=stopping, budget=budget)
