@@ -62,6 +62,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.keys = RunKeys(RUN)
         self.rq = Queue(RUN, connection=self.sync, serializer=JSONSerializer)
         self.leases = []  # (worker, item, token) of every delivery ever, the latest last
+        self.last = {}  # (worker, call) -> what its last call that changed something was about
         self.firsts = {}  # item -> how many results were taken
         self.taken = []  # job ids that a stock worker has taken
         self.running = []  # (job id, execution) that a stock worker runs
@@ -88,6 +89,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.do(self.client.aclose())
         self.sync.close()
         self.loop.close()
+
+    def held(self, worker, item, token):
+        return self.sync.hget(self.keys.holder, item) == f"{token} {worker}".encode()
 
     def pick(self, numbers):
         """Deliveries, old and current, each item once."""
@@ -119,7 +123,7 @@ class QueueMachine(RuleBasedStateMachine):
     def extend(self, numbers):
         for worker, item, token in self.pick(numbers):
             lost = self.do(self.queue.extend(worker, [(item, token)]))
-            held = self.sync.hget(self.keys.holder, item) == f"{token} {worker}".encode()
+            held = self.held(worker, item, token)
             assert lost == ([] if held else [item])
 
     @rule(numbers=picks, again=st.booleans(), foreign=st.booleans())
@@ -139,7 +143,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(numbers=picks, again=st.booleans())
     def release(self, numbers, again):
         for worker, item, token in self.pick(numbers):
-            self.twice(lambda w=worker, h=[(item, token)]: self.queue.release(w, h), again=again)
+            known = self.last.get((worker, "release")) == (item, token)
+            held = self.held(worker, item, token)
+            given = self.twice(
+                lambda w=worker, h=[(item, token)]: self.queue.release(w, h), again=again
+            )
+            assert given == int(held or known)
+            if held:
+                self.last[worker, "release"] = (item, token)
 
     @rule(
         numbers=picks,
@@ -163,10 +174,12 @@ class QueueMachine(RuleBasedStateMachine):
                 engine_died=died,
                 alone=alone,
             )
-            held = self.sync.hget(self.keys.holder, item) == f"{token} {worker}".encode()
+            known = self.last.get((worker, "fail")) == (item, failure.token)
+            held = self.held(worker, item, failure.token)
             outcomes = self.twice(lambda w=worker, f=[failure]: self.queue.fail(w, f), again=again)
-            if foreign or not held:
-                assert outcomes == [FailOutcome.STALE] or not foreign
+            assert (outcomes == [FailOutcome.STALE]) == (not held and not known)
+            if held:
+                self.last[worker, "fail"] = (item, failure.token)
 
     @rule()
     def reap(self):

@@ -61,4 +61,6 @@ end
 if charged > 0 and call('EXISTS', workers .. worker) == 1 then
   call('HINCRBY', workers .. worker, 'failed_job_count', charged)
 end
-return remember(worker, 'fail', request, table.concat(answer))
+answer = table.concat(answer)
+if string.find(answer, '[^S]') then remember(worker, 'fail', request, answer) end
+return answer
