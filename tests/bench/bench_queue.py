@@ -46,7 +46,7 @@ BATCH = 16
 BATCHES = 15  # a round
 RESULT = os.urandom(10_000)
 CALLS_IN_FLIGHT = 4
-RATE_ROUNDS = 5  # the median counts
+RATE_ROUNDS = 3  # the median counts
 CALL_ROUNDS = 30  # the fastest counts: others' work on the machine is not the queue's
 
 

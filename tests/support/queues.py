@@ -7,11 +7,16 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from common.ids import run_name
+from common.audit import check_counts
+from common.ids import WorkerName, new_nonce, run_name
 from common.keys import STARTED, RunKeys
-from common.records import RunManifest, RunSettings
+from common.queue.prompts import PromptQueue, QueueLimits
+from common.queue.results import ResultStream
+from common.queue.run_state import Runs
+from common.records import Failure, Finished, RunManifest, RunSettings, Verdict
 
 RUN = run_name("sixteen-letters0")
+ONE, TWO = WorkerName("one"), WorkerName("two")
 
 
 def manifest(items, *, run=RUN, attempts=3, fingerprint="f" * 64, model="model"):
@@ -83,3 +88,54 @@ def places(client, run):
         for item in items:
             found.setdefault(int(item), []).append(place)
     return found
+
+
+class QueueBench:
+    """A run, with the hands of two consumers and of a sink on it."""
+
+    def __init__(self, url, limits=None):
+        self.sync = redis.Redis.from_url(url, protocol=2)
+        self.client = async_client(url)
+        self.limits = limits or QueueLimits()
+        self.runs = Runs(self.client, self.limits)
+
+    async def load(self, items=20, *, limits=None, attempts=3):
+        limits = limits or self.limits
+        info = await self.runs.create(manifest(items, attempts=attempts))
+        self.queue = PromptQueue(self.client, RUN, info.epoch, limits)
+        self.stream = ResultStream(self.client, RUN, info.epoch, limits)
+        for chunk in range(-(-items // 1000)):
+            await self.queue.enqueue(chunk)
+        await self.runs.open(RUN)
+        await self.calm()
+        return info
+
+    async def calm(self):
+        """Let the time go by in which leases do not expire after a start."""
+        await self.queue.reap()
+        let_time_pass(self.sync, RUN, self.limits.lease_seconds + 1)
+
+    async def lease(self, n=1, worker=ONE):
+        return await self.queue.lease(worker, n, request=new_nonce())
+
+    async def complete(self, leased, worker=ONE):
+        batch = [Finished(one.item, one.token, Verdict.OK, b"text", 1, 1) for one in leased]
+        return await self.queue.complete(worker, batch, request=new_nonce())
+
+    async def fail(self, leased, verdict=Verdict.EMPTY, worker=ONE, *, charged=True, **more):
+        return await self.queue.fail(
+            worker,
+            [Failure(one.item, one.token, verdict, "why", charged, **more) for one in leased],
+        )
+
+    async def expire(self):
+        let_time_pass(self.sync, RUN, self.limits.lease_seconds + 1)
+        return await self.queue.reap()
+
+    async def commit_all(self):
+        return await self.stream.commit(await self.stream.read("sink", 1000, block_ms=None))
+
+    async def counts(self):
+        counts = await self.runs.sample(RUN)
+        assert check_counts(counts) == []
+        return counts
