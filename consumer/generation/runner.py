@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -103,14 +103,9 @@ class Runner:
                 break
             talk.answer(judged.content)
         verdict = flagged if judged.verdict is Verdict.OK else judged.verdict
-        completion = self._completion(work, ready, talk, turn)
-        timed = replace(
-            completion,
-            verdict=str(verdict),
-            started=started.isoformat(timespec="milliseconds"),
-            seconds=round(time.monotonic() - began, 3),
-        )
-        return _finished(work, verdict, timed, spent)
+        when = (started.isoformat(timespec="milliseconds"), round(time.monotonic() - began, 3))
+        completion = self._completion(work, ready, talk, turn, verdict=verdict, when=when)
+        return _finished(work, verdict, completion, spent)
 
     async def _turn(self, work: Work, talk: Conversation, ready: Ready) -> _Turn | _Stopped:
         settings = work.run.manifest.settings
@@ -134,7 +129,16 @@ class Runner:
             return _Stopped(Fault(Verdict.ENGINE_DOWN, str(error)), begun=False)
         return _Turn(request, answer, judge(answer, text, thinking))
 
-    def _completion(self, work: Work, ready: Ready, talk: Conversation, turn: _Turn) -> Completion:
+    def _completion(
+        self,
+        work: Work,
+        ready: Ready,
+        talk: Conversation,
+        turn: _Turn,
+        *,
+        verdict: Verdict,
+        when: tuple[str, float],
+    ) -> Completion:
         row: Row = work.row
         answer, facts = turn.answer, ready.facts
         return Completion(
@@ -148,7 +152,7 @@ class Runner:
             input_ids=list(turn.request.input_ids),
             output_ids=answer.output_ids,
             finish_reason=answer.finish_reason,
-            verdict=str(turn.judged.verdict),
+            verdict=str(verdict),
             usage=Usage(answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens),
             seed=turn.request.seed,
             sampling=turn.request.sampling,
@@ -156,8 +160,8 @@ class Runner:
             engine=f"{facts.engine} {facts.version}",
             attempt=work.leased.attempt,
             worker=self._worker,
-            started="",
-            seconds=0.0,
+            started=when[0],
+            seconds=when[1],
             metadata=row.metadata,
         )
 

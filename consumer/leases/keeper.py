@@ -19,9 +19,8 @@ from common.errors import EpochError, QueueError, RunClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.queue.prompts import PromptQueue
-
     from common.ids import Item, RunName, WorkerName
+    from common.queue.prompts import PromptQueue
     from common.records import Leased, RunInfo
 
 RETRY_SECONDS = 2.0
@@ -107,7 +106,8 @@ class Keeper:
                     log.warning("leases not renewed, trying again", why=str(error))
             else:
                 gone = set(lost)
-                self._lose([lease for lease in held if lease.leased.item in gone])
+                # What was handed over meanwhile is gone because the queue took it.
+                self._lose([h for h in held if h.leased.item in gone and not h.handed])
         if self._failing and not failing:
             log.info("leases are renewed again")
         self._failing = failing
