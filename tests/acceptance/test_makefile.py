@@ -38,7 +38,7 @@ def test_every_command_sets_up_what_it_needs(target):
     assert "deploy/setup.sh" in recipe
 
 
-@pytest.mark.parametrize("docs", "lock", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_locks_pin_everything_by_hash_and_name_no_host(lock):
     text = lock.read_text(encoding="utf-8")
     requirements = re.findall(r"^[A-Za-z0-9].*", text, flags=re.MULTILINE)
