@@ -71,10 +71,12 @@ async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoin
     job = await lab.load("killed", rows=ROWS)
     await job.bury(await job.lease(1))
     await job.answer_all()
-    for _ in range(2):  # the second one often dies at the same step of the next part
-        sink = lab.start(*FLAGS, "--format", suffix, failpoint=failpoint)
-        assert await sink.wait() == -signal.SIGKILL, sink.log()
-    sink = lab.start(*FLAGS, "--format", suffix)
+    flags = (*FLAGS, "--format", suffix)
+    sink = lab.start(*flags, failpoint=failpoint)
+    assert await sink.wait() == -signal.SIGKILL, sink.log()
+    sink = lab.start(*flags, failpoint=failpoint)  # at the same step of the next part, mostly
+    assert await sink.wait() in (-signal.SIGKILL, 8), sink.log()
+    sink = lab.start(*flags)
     assert await sink.wait() == 8, sink.log()  # one dead letter
     await proven(job, dead=1)
 

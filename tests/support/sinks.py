@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from common.failpoint import VARIABLE
 from common.ids import Item, RunName, Token, WorkerName, new_nonce
-from common.objectstore import open_store
+from common.objectstore import RunPaths, open_store
+from common.parts.chain import fix_format
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Verdict
@@ -82,14 +83,20 @@ class Job:
         while leased := await self.lease(100):
             await self.answer(leased, **more)
 
+    async def store_format(self, suffix: str) -> None:
+        """Fix the run's format, as its first sink does."""
+        await asyncio.to_thread(fix_format, self.store, RunPaths(self.run), suffix)
+
     async def counts(self) -> Any:
         return await self.runs.sample(self.run)
 
 
-async def load_job(settings: Settings, name: str, *, rows: int, samples: int = 1) -> Job:
+async def load_job(
+    settings: Settings, name: str, *, rows: int, samples: int = 1, store: Any = None
+) -> Job:
     """Load a run as the producer does."""
     redis = open_client(settings, name="tests")
-    store = open_store(settings)
+    store = store or open_store(settings)
     manifest = await asyncio.to_thread(store_run, store, RunName(name), rows=rows, samples=samples)
     runs = Runs(redis, settings.limits())
     info = await runs.create(manifest)
