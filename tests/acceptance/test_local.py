@@ -120,9 +120,14 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
     )
     assert "num_rows: 12" in shown
 
-    again = start(place, "prompts.jsonl")
+    again = start(place, "prompts.jsonl", "--keep")  # done already: it only says so
     assert without_time(finish(again)) == without_time(output)
     assert again.returncode == Exit.DONE
+    folder = place / ".genq" / "prompts"
+    assert sorted(processes.members(str(folder))) == ["redis", "s3"]
+    look = f". {folder / 'env'}; {PROGRAM.with_name('gen-producer')} verify prompts"
+    assert "proven" in subprocess.check_output(look, shell=True, cwd=place, text=True)
+    assert run(place, PROGRAM, "--run", "prompts", "--stop").returncode == Exit.DONE
 
 
 @pytest.mark.engine

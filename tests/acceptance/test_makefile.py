@@ -21,9 +21,11 @@ TARGETS = [
 
 def make(*arguments):
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    return subprocess.run(
+    done = subprocess.run(
         ["make", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=True
-    ).stdout
+    )
+    assert done.stderr == ""
+    return done.stdout
 
 
 def test_help_is_the_default_and_names_every_command():
