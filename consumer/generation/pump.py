@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumer.leases.keeper import Held, Keeper
     from consumer.leases.outbox import Outbox
 
-GATHER_SECONDS = 0.005  # slots that become free together are filled by one call
+GATHER_SECONDS = 0.02  # slots that become free together are filled by one call
 IDLE_SECONDS = 0.5  # between looks at queues that had nothing
 OUTAGE_SECONDS = 1.0  # between tries while Redis does not answer
 

@@ -21,6 +21,7 @@ WAITING_SHARE = 0.35  # more of its limit than this waiting is only latency
 FULL_USAGE = 0.92  # of the token pool: grow no further
 TIGHT_USAGE = 0.98  # give way
 SATURATED = 0.9  # of the window in use, or there is no reason to grow
+STUCK_SAMPLES = 3
 CALM_SAMPLES = 5  # samples without growth after the window gave way
 
 
@@ -36,6 +37,8 @@ class Window:
     _ramping: bool = True
     _calm: int = 0
     _retractions: int | None = None
+    _running: int = 0
+    _stuck: int = 0  # samples in a row with a long queue in the engine that does not move
 
     def __post_init__(self) -> None:
         self.max_running = max(1, self.max_running)
@@ -50,15 +53,19 @@ class Window:
         """Take one sample of the engine's figures; return the new size."""
         before = load.retractions if self._retractions is None else self._retractions
         self._retractions = load.retractions
+        queued = load.waiting > self._patience
+        # New requests wait for their prefill, too: a queue that feeds more running ones is well.
+        self._stuck = self._stuck + 1 if queued and load.running <= self._running else 0
+        self._running = load.running
         if load.retractions > before:
             self._give_way(min(self.size, in_flight) * 0.85)
         elif load.token_usage >= TIGHT_USAGE and load.waiting:
             self._give_way(self.size * 0.95)
-        elif load.waiting > self._patience:
+        elif self._stuck >= STUCK_SAMPLES:
             self._give_way(self.size - (load.waiting - self._patience))
         elif self._calm > 0:
             self._calm -= 1
-        elif in_flight >= self.size * SATURATED and load.token_usage < FULL_USAGE:
+        elif not queued and load.token_usage < FULL_USAGE and in_flight >= self.size * SATURATED:
             self._grow()
         return self.size
 
@@ -82,6 +89,7 @@ class Window:
             self._ramping = False
 
     def _give_way(self, size: float) -> None:
+        self._stuck = 0
         self.size = max(1, min(self.size, math.floor(size)))
         self._ramping = False
         self._calm = CALM_SAMPLES

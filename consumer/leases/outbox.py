@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consumer.leases.keeper import Held, Keeper
 
 BATCH = 16  # big batches stall the server
-GATHER_SECONDS = 0.004
+GATHER_SECONDS = 0.01
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 5.0
 PARKED_WAIT_SECONDS = 1.0  # how often to look for the run's new epoch

@@ -78,3 +78,23 @@ def test_a_burst_of_refusals_counts_once() -> None:
         window.observe(calm(window), in_flight=window.size)
     first = window.pushed_back()
     assert [window.pushed_back() for _ in range(50)] == [first] * 50
+
+
+def test_new_requests_that_wait_for_their_prefill_are_no_reason_to_give_way() -> None:
+    window = Window(256)
+    for _ in range(5):
+        window.observe(calm(window), in_flight=window.size)
+    full = window.size
+    for running in (20, 60, 130, 200):
+        load = calm(window, running=running, waiting=full - running)
+        assert window.observe(load, in_flight=full) >= full
+
+
+def test_a_queue_in_the_engine_that_does_not_move_shrinks_the_window() -> None:
+    window = Window(256)
+    for _ in range(8):
+        window.observe(calm(window), in_flight=window.size)
+    for _ in range(60):
+        waiting = max(0, window.size - 60)
+        window.observe(calm(window, running=60, waiting=waiting), in_flight=window.size)
+    assert 60 < window.size < 60 + 0.5 * 256
