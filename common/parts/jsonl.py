@@ -1,5 +1,8 @@
 """Parts as zstd-compressed JSON lines: one data frame, then one skippable frame that seals it.
 
+Where a row has no id or no reasoning, JSON lines say "", not null: readers that infer a column's
+type from the first part cannot take null in it and text in a later one.
+
 Every zstd reader passes over a skippable frame by itself. Ours holds the writer's token and the
 checksum of the lines, so that a cut or overwritten part is found by reading it alone.
 """
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import codec
 from common.ids import Item
-from common.parts.schema import from_record, to_record
+from common.parts.schema import NULLABLE, from_record, to_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +37,9 @@ class JsonlCodec:
     def encode(self, completions: Sequence[Completion], token: str) -> bytes:
         """Return one part; raises ValueError if a completion does not fit the schema."""
         try:
-            lines = b"".join(codec.dumps(to_record(one)) + b"\n" for one in completions)
+            lines = b"".join(
+                codec.dumps(_without_nulls(to_record(one))) + b"\n" for one in completions
+            )
         except TypeError as error:
             raise ValueError(str(error)) from error
         seal = codec.dumps(
@@ -48,7 +53,7 @@ class JsonlCodec:
 
     def decode(self, data: bytes) -> Iterator[Completion]:
         """Yield the completions; raises ValueError if the part is damaged."""
-        return (from_record(codec.loads(line)) for line in _lines(data))
+        return (from_record(_with_nulls(codec.loads(line))) for line in _lines(data))
 
     def items_of(self, data: bytes) -> list[Item]:
         """Return the items of the part; raises ValueError if it is damaged."""
@@ -57,6 +62,14 @@ class JsonlCodec:
     def token_of(self, data: bytes) -> str:
         """Return the writer's token; raises ValueError if the part is damaged."""
         return str(_seal(data)["writer"])
+
+
+def _without_nulls(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {name: record[name] or "" for name in NULLABLE}
+
+
+def _with_nulls(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {name: record.get(name) or None for name in NULLABLE}
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from common.ids import Item
 from common.parts import WRITER
-from common.parts.schema import from_record, to_record
+from common.parts.schema import NULLABLE, from_record, to_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,9 +56,8 @@ _COLUMNS: dict[str, Any] = {
     "version": pa.int32(),
     "genq_version": pa.string(),
 }
-_NULLABLE = {"row_id", "reasoning_content"}
 SCHEMA = pa.schema(
-    [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in _COLUMNS.items()]
+    [pa.field(name, kind, nullable=name in NULLABLE) for name, kind in _COLUMNS.items()]
 )
 
 

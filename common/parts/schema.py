@@ -2,12 +2,12 @@
 
     k                  int64    the item: row * samples + sample
     row, sample        int64, int32
-    row_id             string?  what the user called the row
+    row_id             string?  what the user called the row; in JSON lines "" instead of null
     messages           list of {role, content, raw}, as sent to the model; ``raw`` is "" for a plain
                        message, else the whole message as JSON (tool calls, content parts, names);
                        ``content`` then holds the text of it
     content            string   the answer
-    reasoning_content  string?  what the model thought before it
+    reasoning_content  string?  what the model thought before it; likewise
     input_ids          list of int32, exactly what the model saw
     output_ids         list of int32, exactly what the model said
     finish_reason      string   stop | length
@@ -38,6 +38,7 @@ from common.build import build
 from common.cliutil import genq_version
 from common.records import Completion
 
+NULLABLE = ("row_id", "reasoning_content")
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 

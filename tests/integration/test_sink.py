@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 
 import pytest
 
@@ -87,7 +88,7 @@ async def test_a_sink_killed_while_reopening_a_run_reopens_it_again(lab, failpoi
     await job.bury(await job.lease(1))
     await job.answer_all()
     assert await lab.start(*FLAGS).wait() == 8
-    await requeue_as_rq_does(job)
+    await requeue_as_rq_does(lab, job)
     sink = lab.start("--seconds", "1", failpoint=failpoint)
     assert await sink.wait() == -signal.SIGKILL, sink.log()
     assert await asyncio.to_thread(job.store.stat, RunPaths(job.run).success) is None
@@ -112,18 +113,22 @@ async def finished(job) -> bool:
     return await asyncio.to_thread(job.store.stat, RunPaths(job.run).success) is not None
 
 
-async def requeue_as_rq_does(job) -> None:
+async def requeue_as_rq_does(lab, job) -> None:
+    rq = [
+        "-m",
+        "rq.cli",
+        "requeue",
+        "--url",
+        lab.env["GENQ_REDIS_URL"],
+        "--queue",
+        job.run,
+        "--all",
+    ]
     process = await asyncio.create_subprocess_exec(
-        "rq", "requeue", "--url", redis_url(job), "--queue", job.run, "--all",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable, *rq, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
     _, errors = await process.communicate()
     assert process.returncode == 0, errors
-
-
-def redis_url(job) -> str:
-    options = job.redis.connection_pool.connection_kwargs
-    return f"redis://{options['host']}:{options['port']}/{options.get('db', 0)}"
 
 
 async def test_two_sinks_share_a_run(lab):

@@ -27,6 +27,13 @@ FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)
 def test_any_completions_come_back_as_they_went_in(suffix, batch):
     part = codec_for(suffix)
     data = part.encode(batch, "token")
+    if suffix == "jsonl.zst":  # has no null: no row id and an empty one are the same
+        batch = [
+            dataclasses.replace(
+                one, row_id=one.row_id or None, reasoning_content=one.reasoning_content or None
+            )
+            for one in batch
+        ]
     assert list(part.decode(data)) == batch
     assert part.items_of(data) == [one.k for one in batch]
     assert part.token_of(data) == "token"
