@@ -287,15 +287,17 @@ def _came_up(server: Server, answers: Callable[[], bool]) -> bool:
         ready = server.alive and answers()
         return ready or not server.alive
 
-    wait_until(settled, seconds=START_SECONDS)
+    in_time = wait_until(settled, seconds=START_SECONDS)
     if not ready:
         server.stop()
+    if not in_time:  # other ports would not help
+        raise _no_start("A server", server.log)
     return ready
 
 
 def _no_start(name: str, log: Path) -> GenqError:
     return GenqError(
-        f"{name} did not start within {START_SECONDS:.0f} s.",
+        f"{name} did not start, or not within {START_SECONDS:.0f} s.",
         why=f"The last lines of {log}:\n{last_lines(log)}",
         fix="Free memory or disk space, or end what holds its folder, and run the command again.",
     )

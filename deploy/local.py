@@ -26,7 +26,10 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.argument("dataset", required=False)
 @click.option("--run", "run", metavar="NAME", help="The run's name [default: the data set's].")
 @click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
