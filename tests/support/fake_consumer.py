@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def use_the_stand_in() -> None:
-    start.engine_named = lambda _name: FakeSglang()
+    real = start.engine_named
+    start.engine_named = lambda name: FakeSglang() if name == "sglang" else real(name)
 
 
 class Worker(consumer.reporter.Worker):
