@@ -152,6 +152,22 @@ async def test_an_item_that_kills_engines_is_run_alone_and_takes_no_neighbour_al
     assert (seen.generated, seen.dead) == (12, 0)
 
 
+async def test_a_dishonest_engine_gets_no_item(world, launched) -> None:
+    await world.load(20)
+    flags = ("--faults", '{"dishonest": "cached"}')
+    async with world.serving(flags=flags, budget=QUICK, honesty=True) as serving:
+        with pytest.raises(EngineError):
+            await serving.task
+    seen = await world.counts()
+    assert (seen.queued, seen.failures) == (20, {})
+
+
+async def test_an_honest_engine_passes_the_check(world, launched) -> None:
+    await world.load(5)
+    assert await world.burst(honesty=True) == Exit.DONE
+    assert (await world.counts()).generated == 5
+
+
 async def test_busy_answers_shrink_the_window_and_charge_nobody(world, engine) -> None:
     await set_faults(engine, storm_status=503, storm_count=20)
     await world.load(60)
