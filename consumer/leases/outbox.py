@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
-from common.queue.prompts import FailOutcome, Outcome
 
 from common import failpoint
 from common.errors import EpochError, QueueError, RunClosedError
 from common.ids import new_nonce
+from common.queue.prompts import FailOutcome, Outcome
 from common.records import Failure, Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from common.queue.prompts import PromptQueue
-
     from common.ids import WorkerName
+    from common.queue.prompts import PromptQueue
     from common.records import RunInfo
     from consumer.leases.keeper import Held, Keeper
 
