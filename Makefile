@@ -29,7 +29,7 @@ demo: $(VENV)/.local ## Answer the example prompts on this machine, with a real 
 	@$(BIN)/gen-local examples/prompts.jsonl --run demo
 
 test: check ## All checks, and all tests but the slow ones
-	$(PYTEST) -n 2 -m "not slow" $(PYTEST_OPTIONS)
+	$(PYTEST) -n 2 -m "not slow and not faults" $(PYTEST_OPTIONS)
 
 check: $(VENV)/.test ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check -q .
@@ -47,6 +47,12 @@ docs: $(VENV)/.test ## Write what is made from the code: the table of files in A
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
 
+faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
+	$(PYTEST) -n 2 -m "faults or row" $(PYTEST_OPTIONS)
+
+chaos: $(VENV)/.test ## The whole pipeline under random faults (SEED=1 ITEMS=5000)
+	$(BIN)/python -m tests.faults.chaos --seed $(or $(SEED),1) --items $(or $(ITEMS),5000)
+
 test-slow: $(VENV)/.test ## The tests that take minutes
 	$(PYTEST) -m slow $(PYTEST_OPTIONS)
 
@@ -55,6 +61,9 @@ bench-queue: $(VENV)/.test ## Our queue beside RQ's own enqueue_many
 
 bench-load: $(VENV)/.test ## Loading a million rows: time and memory
 	$(BIN)/python -m tests.bench.bench_load $(BENCH_OPTIONS)
+
+bench-recovery: $(VENV)/.test ## How long until work goes on after a kill
+	$(BIN)/python -m tests.bench.bench_recovery $(BENCH_OPTIONS)
 
 bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
 	$(BIN)/python -m tests.bench.bench_consumer $(BENCH_OPTIONS)
