@@ -67,7 +67,8 @@ def check_counts(c: RunCounts) -> list[str]:
         (
             c.loaded == places,
             (
-                f"loaded {c.loaded} is not queued {c.queued} + waiting {c.waiting} + leased {c.leased}"
+                f"loaded {c.loaded} is not queued {c.queued} + waiting {c.waiting}"
+                f" + leased {c.leased}"
                 f" + generated {c.generated} + committed {c.committed} + dead {c.dead} = {places}"
             ),
         ),

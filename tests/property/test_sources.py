@@ -1,5 +1,6 @@
-"""Whatever a row holds, it comes through whole; whatever a file holds, nothing breaks the reader."""
+"""Whatever a row holds comes through whole; whatever a file holds, nothing breaks the reader."""
 
+import contextlib
 import io
 import json
 
@@ -52,10 +53,8 @@ def test_array_elements_survive_any_cut_into_pieces(rows, sizes, indent, ascii_o
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_array_splitter(data):
-    try:
+    with contextlib.suppress(StreamError):
         list(split_array([b"[", data], limit=50))
-    except StreamError:
-        pass
 
 
 @settings(max_examples=300)
