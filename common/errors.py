@@ -5,8 +5,10 @@
     |- InputError             3   the data set is wrong (names file:line)
     |- QueueError             4   Redis cannot be used as asked
     |  |- EpochError              the run is not (or no longer) in this Redis: load it again
-    |  `- RunClosedError          the run is finished or cancelled
+    |  |- RunClosedError          the run is finished or cancelled
+    |  `- QueueAwayError          Redis does not answer: it may be down, or not up yet
     |- StoreError             5   object storage cannot be used as asked
+    |  `- StoreAwayError          it does not answer: it may be down, or not up yet
     |- EngineError            6   the engine cannot be used
     |- ConflictError          7   a name is taken, a data set changed, a GPU is in use
     |- DeadLettersError       8   finished, but some items are dead-lettered
@@ -81,10 +83,18 @@ class RunClosedError(QueueError):
     """The run is finished or cancelled and takes no more work."""
 
 
+class QueueAwayError(QueueError):
+    """Redis does not answer; the same call may work later."""
+
+
 class StoreError(GenqError):
     """Object storage is unreachable, refuses, or breaks a promise that the commit rests on."""
 
     exit_code = Exit.STORE
+
+
+class StoreAwayError(StoreError):
+    """Object storage does not answer; the same call may work later."""
 
 
 class EngineError(GenqError):

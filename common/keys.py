@@ -29,6 +29,7 @@ Types and meanings of the keys of one run (``n`` is an item's number, ``R-n`` it
     answers       hash    ``worker:operation`` -> last request id and its answer, for repeated calls
     seen          hash    job id -> when it was first seen in RQ's intermediate list (unix ms)
     foreign       list    ids found in the queue that are not the run's
+    reference     string  how the first engine that served the run answered the test prompts
     scratch       any     of use inside one script only
 """
 
@@ -164,6 +165,10 @@ class RunKeys:
     @property
     def foreign(self) -> str:
         return self._own("foreign")
+
+    @property
+    def reference(self) -> str:
+        return self._own("reference")
 
     @property
     def scratch(self) -> str:

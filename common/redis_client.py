@@ -27,7 +27,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from common.errors import QueueError, UsageError
+from common.errors import QueueAwayError, QueueError, UsageError
 from common.settings import names_of, origin_of
 
 if TYPE_CHECKING:
@@ -37,12 +37,24 @@ MIN_VERSION = (7, 0)
 CONNECT_SECONDS = 5.0
 # Longer than any script of ours may run, and than any BLOCK of ours.
 ANSWER_SECONDS = 10.0
+_SCHEMES = ("redis", "rediss", "unix")
+_HIDDEN = "(the URL is not shown)"
 
 
 def safe_url(url: str) -> str:
-    """Return a Redis URL without its password."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
+    """Return what may be shown of a Redis URL: no user, no password, no options.
+
+    One that cannot be told apart for certain is hidden, as where a password holds a bare ``/``.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        odd = not (host and parts.port != 0) if parts.scheme != "unix" else not parts.path
+    except ValueError:
+        return _HIDDEN
+    beyond = f"{parts.path}{parts.query}{parts.fragment}"
+    if odd or parts.scheme not in _SCHEMES or "@" in beyond:
+        return _HIDDEN
     return f"{parts.scheme}://{host}{parts.path}"
 
 
@@ -69,12 +81,14 @@ def open_client(settings: Settings, *, name: str) -> redis.asyncio.Redis:
         pool = redis.asyncio.ConnectionPool.from_url(
             url, max_connections=32, retry=AsyncRetry(NoBackoff(), 0), **_options(name)
         )
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
             f"{safe_url(url)} is not a Redis URL.",
-            why=f"It comes from {origin_of('redis_url', {})}: {error}",
-            fix="For example: export GENQ_REDIS_URL=redis://127.0.0.1:6379/0",
-        ) from error
+            # Not the library's words: they quote what they stumble over, which may be the password.
+            why=f"It comes from {origin_of('redis_url', {})}.",
+            fix="For example: export GENQ_REDIS_URL=redis://USER:PASSWORD@127.0.0.1:6379/0"
+            " (write / and # of a password as %2F and %23)",
+        ) from None
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -169,7 +183,7 @@ def explain(error: BaseException, settings: Settings) -> QueueError:
             f"Redis at {url} denies a command.", why=why, fix="Give the user the rights in its ACL."
         )
     if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)):
-        return QueueError(
+        return QueueAwayError(
             f"Redis at {url} cannot be reached.",
             why=why,
             fix=f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}.",

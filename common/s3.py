@@ -27,7 +27,7 @@ from minio.credentials.providers import (
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from minio.signer import sign_v4_s3
 
-from common.errors import StoreError
+from common.errors import StoreAwayError, StoreError
 from common.objectstore import Created, ObjectMissingError, ObjectStat
 from common.settings import names_of
 
@@ -307,7 +307,8 @@ class S3Store:
             "RequestTimeTooSkewed": "Set this machine's clock.",
         }
         default = f"Check that {self.endpoint} answers, and {names_of('s3_endpoint')[0]}."
-        raise StoreError(
+        kind = StoreAwayError if _away(error) else StoreError
+        raise kind(
             f"Cannot {verb} {where}.",
             why=f"{self.endpoint}: {error or 'a conditional PUT was not answered with 200'}",
             fix=remedies.get(code, default),
@@ -320,3 +321,10 @@ def _worth_a_retry(error: Exception) -> bool:
     return isinstance(
         error, (InvalidResponseError, ServerError, urllib3.exceptions.HTTPError, OSError)
     )
+
+
+def _away(error: BaseException | None) -> bool:
+    """Return whether nothing answered, or a server that is only starting."""
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return False
+    return isinstance(error, (ServerError, urllib3.exceptions.HTTPError, OSError))

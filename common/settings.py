@@ -70,6 +70,10 @@ class Settings(BaseSettings):
         description="Private folder for locks, engine records and the sink's bitmap.",
     )
 
+    wait_seconds: float = Field(
+        300.0, ge=0, description="Services wait so long at their start for Redis and storage."
+    )
+
     # What consumers generate with
     model: str = Field("", description="Model: a folder, a .gguf file or a name.")
     engine: Literal["sglang", "llamacpp"] = "sglang"

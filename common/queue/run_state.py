@@ -246,6 +246,12 @@ class Runs:
         """Publish a worker's figures for ``ttl`` seconds."""
         await self._ask(RunName("*"), workers.set_gauges(self._redis, worker, mapping, ttl))
 
+    async def reference(self, run: RunName, offered: bytes) -> bytes:
+        """Return what the first caller offered for this run: now ``offered``, if nobody did yet."""
+        key = RunKeys(run).reference
+        before = await self._ask(run, self._redis.set(key, offered, nx=True, get=True))
+        return offered if before is None else bytes(before)
+
     async def suspended(self) -> bool:
         """Tell whether somebody has run ``rq suspend``."""
         return bool(await self._ask(RunName("*"), self._redis.exists(RQ_SUSPENDED)))
