@@ -146,6 +146,15 @@ def open_store(settings: Settings) -> ObjectStore:
         UsageError: the store or the endpoint is not given or cannot be read.
     """
     place = urlsplit(settings.store)
+    endpoint = urlsplit(settings.s3_endpoint)
+    for name, given in (("store", place), ("s3_endpoint", endpoint)):
+        if "@" in given.netloc:
+            raise UsageError(
+                f"{name} must not hold a user or a key.",
+                why=f"It comes from {origin_of(name, {})}, and is shown in messages and logs.",
+                fix=f"Give them as {names_of('s3_access_key')[-1]} and"
+                f" {names_of('s3_secret_key')[-1]}.",
+            )
     if place.scheme != "s3" or not place.netloc:
         raise UsageError(
             f"{settings.store!r} is not a place in object storage."
@@ -154,7 +163,6 @@ def open_store(settings: Settings) -> ObjectStore:
             why=f"GENQ_STORE comes from {origin_of('store', {})}.",
             fix="For example: export GENQ_STORE=s3://bucket/prefix",
         )
-    endpoint = urlsplit(settings.s3_endpoint)
     if endpoint.scheme not in ("http", "https") or not endpoint.netloc:
         raise UsageError(
             f"{settings.s3_endpoint!r} is not the URL of an S3 service.",

@@ -22,13 +22,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from common.codec import dumps, loads
 from common.errors import ConflictError, UsageError
+from common.private import write_private
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from deploy import embedded, processes
 
@@ -281,14 +281,3 @@ def program(command: str) -> list[str]:
             fix="Install genq: pip install 'genq[local]'   (in a checkout: make setup)",
         )
     return [found]
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    draft = path.with_name(f".{path.name}.new")
-    with suppress(FileNotFoundError):
-        draft.unlink()
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    draft.replace(path)

@@ -42,6 +42,7 @@ class Script:
     name: str
     text: str
     sha: str
+    reads_only: bool
 
 
 @cache
@@ -51,7 +52,8 @@ def script(name: str) -> Script:
     shebang, own = folder.joinpath(f"{name}.lua").read_text("utf-8").split("\n", 1)
     shared = [folder.joinpath(f"{part}.lua").read_text("utf-8") for part in _SHARED]
     text = "\n".join([shebang, *shared, own])
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, sha, reads_only="no-writes" in shebang)
 
 
 def script_names() -> list[str]:
@@ -84,12 +86,14 @@ class Scripts:
     async def call(self, name: str, *args: Argument) -> Any:
         """Return what the script answers."""
         what = script(name)
+        # A user who may only read may call what only reads, and only so.
+        suffix = "_RO" if what.reads_only else ""
         given = [len(self._keys), *self._keys, self.run, self.epoch, *args]
         try:
             try:
-                return await self.redis.execute_command("EVALSHA", what.sha, *given)
+                return await self.redis.execute_command(f"EVALSHA{suffix}", what.sha, *given)
             except NoScriptError:
-                return await self.redis.execute_command("EVAL", what.text, *given)
+                return await self.redis.execute_command(f"EVAL{suffix}", what.text, *given)
         except (RedisError, OSError) as error:
             raise explain(error, self.run, name) from error
 

@@ -23,11 +23,27 @@ _SECRET_NAMES = re.compile(r"password|secret|token$|api_key|authorization", re.I
 def mask(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Hide passwords in URLs and the values of fields that are named like secrets."""
     for name, value in event.items():
-        if _SECRET_NAMES.search(name):
-            event[name] = "***"
-        elif isinstance(value, str):
-            event[name] = _URL_PASSWORD.sub(r"\1***@", value)
+        event[name] = _masked(name, value)
     return event
+
+
+def _masked(name: str, value: Any) -> Any:
+    if _SECRET_NAMES.search(name):
+        return "***"
+    if isinstance(value, str):
+        return _URL_PASSWORD.sub(r"\1***@", value)
+    if isinstance(value, dict):
+        return {key: _masked(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(name, inner) for inner in value]
+    return value
+
+
+class _MaskingFormatter(logging.Formatter):
+    """What libraries log, tracebacks included, without passwords in URLs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _URL_PASSWORD.sub(r"\1***@", super().format(record))
 
 
 def setup_logging(*, level: str = "info", form: str = "auto") -> None:
@@ -38,18 +54,25 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,  # text, with no values of variables
         mask,
     ]
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, *_renderer(console=console)],
+        processors=[*shared, *_renderer(console=console)],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_MaskingFormatter("%(levelname)s:%(name)s:%(message)s"))
+    logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
 
 
 def _renderer(*, console: bool) -> list[Any]:
     if console:
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     return [structlog.processors.JSONRenderer()]

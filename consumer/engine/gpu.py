@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from common.errors import ConflictError
+from common.private import open_private, private_folder
 
 if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec
@@ -78,11 +79,11 @@ class EngineLock:
 
         Raises:
             ConflictError: another consumer holds it; names its process and host.
+            UsageError: others may write to the state folder.
         """
-        folder = self._spec.state_dir / "engines"
-        folder.mkdir(0o700, parents=True, exist_ok=True)
+        folder = private_folder(self._spec.state_dir / "engines")
         path = folder / f"{self._spec.name}.lock"
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_private(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import EngineError
+from common.private import private_folder
 from consumer.engine import guard
 from consumer.engine.launch import engine_environment
 from consumer.engine.records import EngineRecord, forget_record, write_record
@@ -44,7 +45,7 @@ class EngineProcess:
             EngineError: the port is taken, or there is no way to start a process.
         """
         path = log_path(spec)
-        await asyncio.to_thread(path.parent.mkdir, 0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(private_folder, path.parent)
         if not await port_free(spec.host, spec.port, seconds=0.0):
             raise EngineError(
                 f"Port {spec.port} on {spec.host} is taken; the engine cannot listen there.",

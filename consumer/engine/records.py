@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import orjson
 import psutil
 
+from common.private import write_private
+
 if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec
 
@@ -87,10 +89,7 @@ def record_path(spec: EngineSpec) -> Path:
 
 def write_record(record: EngineRecord, spec: EngineSpec) -> None:
     """Write a record in one step."""
-    path = record_path(spec)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_bytes(orjson.dumps(asdict(record)))
-    draft.replace(path)
+    write_private(record_path(spec), orjson.dumps(asdict(record)))
 
 
 def forget_record(spec: EngineSpec) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.ids import new_nonce
+from common.private import open_private, private_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,10 @@ class Identity:
 
         Raises:
             StoreError: the folder cannot be written.
+            UsageError: others may write there.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = _lock_first(folder)
+            self._file = _lock_first(private_folder(folder))
             self.name = f"sink-{_host()}-{_secret(self._file)}"
         except OSError as error:
             raise StoreError(
@@ -49,7 +50,7 @@ class Identity:
 
 def _lock_first(folder: Path) -> IO[bytes]:
     for slot in range(_MOST_SINKS):
-        file = (folder / f"sink-{slot}.name").open("ab+")
+        file = os.fdopen(open_private(folder / f"sink-{slot}.name"), "rb+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -65,7 +66,8 @@ def _secret(file: IO[bytes]) -> str:
     found = file.read().decode("ascii", "replace").strip()
     if not re.fullmatch(r"[0-9a-f]{16}", found):
         found = new_nonce()
-        file.truncate(0)
+        file.seek(0)
+        file.truncate()
         file.write(found.encode())
         file.flush()
         os.fsync(file.fileno())

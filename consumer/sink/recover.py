@@ -8,11 +8,7 @@ with is thrown away, and the ledger is read from storage.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,8 +20,11 @@ from common.failpoint import declare, hit
 from common.parts import WRITER
 from common.parts.bits import Bits
 from common.parts.chain import check_end, walk
+from common.private import private_folder, write_private
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from common.objectstore import ObjectStore, RunPaths
     from common.parts.index import FoundPart, PartIndex
     from common.records import RunManifest
@@ -124,7 +123,8 @@ class Ledger:
             sha256=hashlib.sha256(bitmap).hexdigest(),
         )
         try:
-            _write_file(self._file(folder), codec.dumps(header) + b"\n" + bitmap)
+            target = self._file(private_folder(folder))
+            write_private(target, codec.dumps(header) + b"\n" + bitmap)
         except OSError as error:
             log.warning("sink.ledger_not_saved", folder=str(folder), error=str(error))
         hit("sink.ledger.saved")
@@ -159,17 +159,3 @@ class Ledger:
     def _file(self, folder: Path) -> Path:
         place = hashlib.sha256(self._store.url.encode()).hexdigest()[:8]
         return folder / f"{self._paths.run}.{place}.ledger"
-
-
-def _write_file(target: Path, data: bytes) -> None:
-    """Replace a file by one rename, so that no reader sees half of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(target)
-    except OSError:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
