@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
+from common.audit import check_counts
 from common.errors import Exit
 from common.keys import RQ_WORKERS
 from common.records import Sampling
 from tests.support.consumers import ROOT, world_of
+from tests.support.failpoints import points_of
 from tests.support.fake_engine import fake_state, running_fake
 from tests.support.servers import eventually
 
@@ -99,6 +101,27 @@ async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(world) 
         await world.generated(24)
     assert sorted(r["k"] for r in world.results()) == list(range(24))
     assert (await world.counts()).dead == 0
+
+
+@pytest.mark.row("A1")
+@pytest.mark.parametrize(
+    "failpoint", points_of("test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing")
+)
+async def test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing(
+    world, failpoint
+) -> None:
+    await world.load(24)
+    lease = {"GENQ_LEASE_SECONDS": "2", "GENQ_RENEW_SECONDS": "0.5"}
+    with world.consume(**lease, GENQ_FAILPOINT=failpoint) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    taken = {result["k"] for result in world.results()}
+    assert bool(taken) == ("after" in failpoint)
+    with world.consume(log="second.log", **lease):
+        await world.generated(24)
+    assert sorted(result["k"] for result in world.results()) == list(range(24))
+    counts = await world.counts()
+    assert check_counts(counts) == []
+    assert counts.dead == 0
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -13,7 +13,6 @@ import redis.asyncio
 from common import codec
 from common.audit import check_counts
 from common.build import build
-from common.failpoint import declared
 from common.ids import WorkerName, new_nonce
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
@@ -23,8 +22,8 @@ from common.queue.run_state import Runs
 from common.records import Finished, Row, Verdict
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
-from producer import loader  # noqa: F401 - declares the failpoints
 from tests.support.completions import completion
+from tests.support.failpoints import points_of
 from tests.support.producers import Producer
 from tests.support.servers import eventually_sync
 
@@ -111,7 +110,8 @@ def test_the_same_command_again_does_nothing_and_says_so(producer, load, rows, r
     assert queued_ids(redis_url) == list(range(2500))
 
 
-@pytest.mark.parametrize("name", sorted({*declared("load.")} - {"load.after_restore"}))
+@pytest.mark.row("F1")
+@pytest.mark.parametrize("name", points_of("test_killed_anywhere_the_same_command_goes_on"))
 def test_killed_anywhere_the_same_command_goes_on(name, producer, load, rows, redis_url):
     producer.killed_at(name, *LOAD, rows)
     done = load(rows)
@@ -301,7 +301,10 @@ def test_after_a_total_loss_only_what_is_not_committed_is_queued(
     assert queued_ids(redis_url) == sorted(set(range(2500)) - set(items))
 
 
-@pytest.mark.parametrize("name", ["load.after_create", "load.after_restore", "load.after_chunk"])
+@pytest.mark.row("F1")
+@pytest.mark.parametrize(
+    "name", points_of("test_killed_while_it_is_put_back_the_same_command_goes_on")
+)
 def test_killed_while_it_is_put_back_the_same_command_goes_on(  # noqa: PLR0917 - fixtures
     name, producer, load, rows, redis_url, store
 ):

@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
-import consumer.sink.start  # noqa: F401 - its modules declare their failpoints
 from common import codec
 from common.audit import check_counts
-from common.failpoint import declared
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES
 from common.prove import prove
+from tests.support.failpoints import points_of
 from tests.support.forge import running_forge
 from tests.support.servers import eventually as soon
 from tests.support.sinks import sink_lab
@@ -66,8 +65,11 @@ async def test_a_run_is_written_finished_and_proven(lab, suffix):
     assert "load_dataset" in sink.output()
 
 
+@pytest.mark.row("E1")
 @FORMATS
-@pytest.mark.parametrize("failpoint", [name for name in declared("sink.") if "reopen" not in name])
+@pytest.mark.parametrize(
+    "failpoint", points_of("test_a_sink_killed_at_any_step_loses_and_repeats_nothing")
+)
 async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoint, suffix):
     job = await lab.load("killed", rows=ROWS)
     await job.bury(await job.lease(1))
@@ -82,7 +84,10 @@ async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoin
     await proven(job, dead=1)
 
 
-@pytest.mark.parametrize("failpoint", declared("sink.reopen"))
+@pytest.mark.row("E1")
+@pytest.mark.parametrize(
+    "failpoint", points_of("test_a_sink_killed_while_reopening_a_run_reopens_it_again")
+)
 async def test_a_sink_killed_while_reopening_a_run_reopens_it_again(lab, failpoint):
     job = await lab.load("reopened", rows=3)
     await job.bury(await job.lease(1))
