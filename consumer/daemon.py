@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import Exit, QueueError
+from common.errors import EngineError, Exit, QueueError
 from common.ids import RunName, WorkerName, item_of_job
+from consumer.agreement import Agreement
 from consumer.display import Display, Once
 from consumer.generation.client import Client
 from consumer.generation.pump import Pump, PumpSignals
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from common.queue.run_state import Runs
     from common.records import RunInfo
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
+    from consumer.engine.honesty import Honesty
     from consumer.engine.supervisor import Supervisor
     from consumer.reporter import Reporter
     from consumer.stopping import Stopping
@@ -84,6 +86,7 @@ class Parts:
     spec: EngineSpec
     supervisor: Supervisor
     reporter: Reporter
+    honesty: Honesty | None = None
 
 
 class Consumer:
@@ -101,7 +104,13 @@ class Consumer:
         self._condemned: set[int] = set()
         worker = WorkerName(parts.reporter.name)
         self.catalogue = Catalogue(
-            parts.redis, parts.runs, parts.store, parts.limits, only=plan.runs
+            parts.redis,
+            parts.runs,
+            parts.store,
+            parts.limits,
+            only=plan.runs,
+            model=parts.spec.model,
+            objection=Agreement(parts.runs, parts.honesty).objection,
         )
         self.keeper = Keeper(worker, plan.renew_seconds)
         self.outbox = Outbox(
@@ -119,6 +128,7 @@ class Consumer:
                 condemned=self._condemn,
             ),
             closed=self._closed,
+            leaving=lambda: self.client.leaving,
         )
         self.display = Display(
             parts.runs, parts.reporter, parts.supervisor, self.catalogue, self.pump, self.outbox
@@ -134,6 +144,8 @@ class Consumer:
         supervisor = self._parts.supervisor
         supervisor.on_down = self._engine_down
         supervisor.in_flight = lambda: len(self.client)
+        supervisor.answered = lambda: self.pump.answered
+        supervisor.suspected = lambda: self.pump.suspect_alone
         await supervisor.start()
         self._parts.reporter.listen(
             Commands(self._stopping.ask_from_thread(Exit.DONE), self._stop_job_from_thread())
@@ -200,7 +212,7 @@ class Consumer:
             self._facts = facts
             self.display.rates.restart()
             try:
-                await self.catalogue.refresh(facts)
+                await self._read_runs()
             except QueueError as error:
                 log.warning("runs not read yet", why=str(error))
             prompts = Prompts(self._parts.engine.renderer(self._parts.spec, supervisor.http))
@@ -246,11 +258,9 @@ class Consumer:
         trouble = Once("runs cannot be read")
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            if self._facts is None:
-                continue
             before = {active.info.run for active in self.catalogue.active}
             try:
-                await self.catalogue.refresh(self._facts)
+                await self._read_runs()
                 finished = self._plan.burst and await self._nothing_left()
             except QueueError as error:
                 trouble.trouble(error)
@@ -258,12 +268,29 @@ class Consumer:
             trouble.over()
             if {active.info.run for active in self.catalogue.active} - before:
                 self.pump.nudge()
+            if finished and self.catalogue.refused:
+                raise EngineError(
+                    "The engine answers otherwise than the first one of the run.",
+                    why="Left alone: " + ", ".join(sorted(self.catalogue.refused)) + ".",
+                    fix="Serve it with the engine, release and flags that it was begun with.",
+                )
             if finished:
                 log.info("nothing is left to lease")
                 self._stopping.ask(Exit.DONE)
 
+    async def _read_runs(self) -> None:
+        if self._facts is None:
+            await self.catalogue.look()
+            return
+        await self.catalogue.refresh(self._facts)
+        stall_seconds = self.catalogue.stall_seconds
+        if stall_seconds is not None:
+            self._parts.supervisor.stall_seconds = stall_seconds
+
     async def _nothing_left(self) -> bool:
         """Return whether a burst has come to its end: none runs, none can be leased."""
+        if self._facts is None:
+            return False
         if self.pump.in_flight or len(self.outbox) or len(self.keeper):
             return False
         if self._closed():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from consumer.reporter import Reporter
 
 GAUGE_SECONDS = 1.0
-GAUGE_TTL_SECONDS = 30
+GAUGE_TTL_SECONDS = 15  # a consumer that shows nothing for so long counts as silent
 
 log = structlog.get_logger()
 
@@ -115,4 +115,5 @@ class Display:
             "failed": str(tally.failed),
             "undelivered": str(len(self.outbox)),
             "waiting_for": self.catalogue.closed if self.pump.ready else "engine",
+            "refused": ",".join(sorted(self.catalogue.refused)),
         }

@@ -23,6 +23,8 @@ from redis.exceptions import RedisError
 from rq import worker_registration
 from rq.worker import BaseWorker
 
+from common.queue.workers import OURS_FIELD
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -88,6 +90,10 @@ class Worker(BaseWorker):
             show_error(error)
             return False
         return True
+
+    def serialize(self) -> dict[str, Any]:
+        """Return RQ's record of the worker, with a mark that tells it from a stock one."""
+        return {**super().serialize(), OURS_FIELD: "1"}
 
     # RQ's method names, on purpose: everything below runs in the reporter's thread.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConflictError, Exit, UsageError
 from common.objectstore import open_store
+from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect, connect_sync
 from consumer.daemon import Consumer, Parts, Plan, Signals
@@ -105,7 +106,9 @@ async def serve(
     stopping = stopping or Stopping()
     spec = engine_spec(settings, options)
     engine = engine_named(settings.engine)
-    redis = await connect(settings, name="consumer")
+    redis = await once_there(
+        lambda: connect(settings, name="consumer", writes=True), seconds=settings.wait_seconds
+    )
     stopping.listen()
     try:
         reporter = (
@@ -115,6 +118,7 @@ async def serve(
                 lambda: Reporter.connect(connect_sync(settings, name="reporter"), worker_name(spec))
             )
         )
+        honesty = Honesty() if settings.honesty else None
         parts = Parts(
             redis=redis,
             runs=Runs(redis, settings.limits()),
@@ -126,9 +130,10 @@ async def serve(
                 engine,
                 spec,
                 budget=budget or StartBudget(settings.start_seconds),
-                check=Honesty() if settings.honesty else None,
+                check=honesty,
             ),
             reporter=reporter,
+            honesty=honesty,
         )
         plan = Plan(
             runs=options.runs,

@@ -152,9 +152,10 @@ def _made(counts: RunCounts) -> int:
 
 def _gauged(counts: RunCounts, workers: list[WorkerInfo]) -> Rate | None:
     """Return the rate as the workers show it: their tokens, over the run's mean length."""
-    tokens = sum(number(worker, "tokens_per_second") for worker in workers)
+    heard = [worker for worker in workers if not worker.silent]
+    tokens = sum(number(worker, "tokens_per_second") for worker in heard)
     made = _made(counts)
-    if not workers or not made or not counts.completion_tokens:
+    if not heard or not made or not counts.completion_tokens:
         return None
     return Rate(tokens * made / counts.completion_tokens, tokens)
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 STALL_SECONDS = 180.0
 _FULL_SHARE = 0.95  # of the stream's bound: consumers wait from there on
 _NO_CONSUMER = "no consumer serves it"
+_SILENT = "its consumers are silent"
+_REFUSED = "its engines answer otherwise than its first one: see the consumers' logs"
 _WORKING = {"ready", "draining"}
 
 
@@ -37,7 +39,11 @@ def state_of(status: RunStatus) -> tuple[str, str]:
 def _stall(status: RunStatus) -> str:
     """Return why nothing moves, or "" if it does."""
     counts = status.counts
-    engines = {worker.gauges.get("engine", "ready").lower() for worker in status.workers}
+    heard = [worker for worker in status.workers if not worker.silent]
+    willing = [
+        one for one in heard if status.info.run not in one.gauges.get("refused", "").split(",")
+    ]
+    engines = {worker.gauges.get("engine", "ready").lower() for worker in willing}
     to_answer = counts.queued + counts.waiting + counts.leased
     last = counts.since_result if counts.since_result is not None else counts.since_lease
     full = bool(status.stream_limit) and counts.generated >= _FULL_SHARE * status.stream_limit
@@ -48,7 +54,9 @@ def _stall(status: RunStatus) -> str:
         (unstored, f"results wait for a sink; last commit {_ago(counts.since_commit)}"),
         (not to_answer, ""),
         (full, "the sink is behind: consumers wait for it"),
-        (not engines, _NO_CONSUMER),
+        (not status.workers, _NO_CONSUMER),
+        (not heard, _SILENT),
+        (not willing, _REFUSED),
         (engines == {"fatal"}, "all engines have failed"),
         (not engines & _WORKING, "engines are starting"),
         (silent and not counts.leased, f"{counts.waiting:,} retries wait, nothing is leased"),
@@ -82,7 +90,7 @@ def next_command(status: RunStatus) -> str:
         "done": f"gen-producer verify {run}",
         "finishing": "gen-sink    (if none is running)",
     }
-    if cause == _NO_CONSUMER:
+    if cause in (_NO_CONSUMER, _SILENT):
         return f"gen-consumer --gpu 0 --model {status.info.model}"
     if word == "stalled" and "sink" in cause:
         return "gen-sink    (if none is running)"

@@ -84,13 +84,16 @@ def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
 def worker_lines(workers: list[WorkerInfo]) -> list[str]:
     """Return a line for each worker, the fastest first; the slow ones are marked."""
     ordered = sorted(workers, key=lambda one: (-number(one, "tokens_per_second"), one.name))
-    rates = sorted(number(one, "tokens_per_second") for one in workers)
+    rates = sorted(number(one, "tokens_per_second") for one in workers if not one.silent)
     median = rates[len(rates) // 2] if rates else 0.0
     return [_worker(one, median if len(rates) > 1 else 0.0) for one in ordered]
 
 
 def _worker(worker: WorkerInfo, median: float) -> str:
     gauges = worker.gauges
+    if worker.silent:
+        since = worker.last_heartbeat[:19].replace("T", " ")  # RQ's: 2026-01-31T23:59:59.000000Z
+        return f"  {worker.name}  silent since {since} UTC  finished {worker.finished:,}"
     if not gauges:
         return f"  {worker.name}  {worker.state}  finished {worker.finished:,}"
     rate = number(worker, "tokens_per_second")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import redis.asyncio
 
+OURS_FIELD = "genq"  # in RQ's record of a worker
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
@@ -28,6 +30,12 @@ class WorkerInfo:
     birth: str  # as RQ writes times: UTC
     last_heartbeat: str
     gauges: dict[str, str] = field(default_factory=dict)
+    ours: bool = False  # a consumer of ours, no stock worker
+
+    @property
+    def silent(self) -> bool:
+        """Whether a consumer of ours shows no figures any more: it was killed, or is cut off."""
+        return self.ours and not self.gauges
 
 
 async def all_workers(redis: redis.asyncio.Redis) -> list[WorkerInfo]:
@@ -78,4 +86,5 @@ def _worker_info(name: WorkerName, record: Mapping[str, str], gauges: dict[str, 
         birth=record.get("birth", ""),
         last_heartbeat=record.get("last_heartbeat", ""),
         gauges=gauges,
+        ours=OURS_FIELD in record,
     )

@@ -39,15 +39,8 @@ def _masked(name: str, value: Any) -> Any:
     return value
 
 
-class _MaskingFormatter(logging.Formatter):
-    """What libraries log, tracebacks included, without passwords in URLs."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _URL_PASSWORD.sub(r"\1***@", super().format(record))
-
-
 def setup_logging(*, level: str = "info", form: str = "auto") -> None:
-    """Configure structlog once per process; libraries' warnings go the same way."""
+    """Configure structlog once per process; what libraries say takes the same form."""
     number = logging.getLevelNamesMapping()[level.upper()]
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     shared: list[Any] = [
@@ -64,8 +57,17 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_MaskingFormatter("%(levelname)s:%(name)s:%(message)s"))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderer(console=console),
+            ],
+        )
+    )
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
 
 
 def _renderer(*, console: bool) -> list[Any]:

@@ -28,7 +28,7 @@ class Liveness:
     """Judges one incarnation of an engine from its samples, in order.
 
     Args:
-        stall_seconds: longest without any work while requests are in flight.
+        stall_seconds: longest without any work while requests are in flight; may be set anew.
         silent_seconds: longest without answering questions while nothing is in flight.
         lost_seconds: longest that the engine may call itself idle while we wait for answers.
     """
@@ -38,12 +38,17 @@ class Liveness:
     ) -> None:
         self.stall_seconds = stall_seconds
         self.silent_seconds = max(silent_seconds, 1.0)
-        self.lost_seconds = min(lost_seconds, stall_seconds)
+        self._lost_seconds = lost_seconds
         self._work = -1
         self._answered = -1
         self._moved: float | None = None  # when work was last seen, or there was none to do
         self._spoke: float | None = None  # when the engine last answered a question
         self._at_work: float | None = None  # when the engine last did not call itself idle
+
+    @property
+    def lost_seconds(self) -> float:
+        """Never longer than the stall time."""
+        return min(self._lost_seconds, self.stall_seconds)
 
     def stuck(self, sample: Sample) -> str:
         """Take the next sample; return why the engine counts as stuck, or ``""``."""

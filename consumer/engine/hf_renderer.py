@@ -52,7 +52,12 @@ class HfRenderer:
         return [int(i) for i in ids]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._load().decode(list(ids), skip_special_tokens=True))
+        # As the tokens say it: a "clean-up" of blanks would change what the model wrote.
+        return str(
+            self._load().decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
 
     def _load(self) -> Any:
         if self._tokenizer is None:
@@ -63,7 +68,11 @@ class HfRenderer:
 def _tokenizer(model: str) -> Any:
     try:
         from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds to import
+        from transformers.utils import logging  # noqa: PLC0415 - see above
 
+        # Its own handler writes bare lines to stderr; ours gives them the form of all others.
+        logging.disable_default_handler()
+        logging.enable_propagation()
         tokenizer = AutoTokenizer.from_pretrained(model)
     except Exception as error:
         raise EngineError(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.codec import dumps, loads
 from common.errors import EngineError
 from common.ids import new_nonce
 from common.records import Sampling
@@ -87,6 +88,28 @@ class Honesty:
         else:
             self.record = first
         log.info("engine.honest", answers=[probe.text for probe in first])
+
+
+def pack(record: Sequence[Probe]) -> bytes:
+    """Return a record as it is kept for engines elsewhere."""
+    return dumps(list(record))
+
+
+def unpack(data: bytes) -> tuple[Probe, ...]:
+    """Return what :func:`pack` was given; nothing where another release wrote it otherwise."""
+    try:
+        return tuple(
+            Probe(
+                prompt=str(one["prompt"]),
+                way=str(one["way"]),
+                text=str(one["text"]),
+                output_ids=tuple(int(i) for i in one["output_ids"]),
+                logprobs=tuple(float(value) for value in one["logprobs"]),
+            )
+            for one in loads(data)
+        )
+    except (ValueError, TypeError, KeyError):
+        return ()
 
 
 async def ask(

@@ -32,6 +32,7 @@ class StartBudget:
     start_seconds: float = 1800.0  # until the engine takes requests
     young_seconds: float = 120.0  # a death before so long in service counts as a failed start
     attempts: int = 5  # failed starts in a row; then FATAL
+    lives: int = 20  # short lives in a row that were of use, or that a suspect ended; then FATAL
     backoff_base_seconds: float = 1.0
     backoff_cap_seconds: float = 60.0
     stop_seconds: float = 20.0  # between SIGTERM and SIGKILL, after the last answer
@@ -64,7 +65,7 @@ class Life:
         spec: EngineSpec,
         budget: StartBudget,
         *,
-        stall_seconds: float,
+        stall_seconds: Callable[[], float],
         in_flight: Callable[[], int],
     ) -> None:
         self.http = EngineHttp(spec.base_url, spec.api_key)
@@ -161,9 +162,10 @@ class Life:
 
     async def _stuck(self) -> EngineDownError:
         silent = _URL_SILENT_SECONDS if self._spec.url else 60.0
-        liveness = Liveness(self._stall_seconds, silent_seconds=silent)
+        liveness = Liveness(self._stall_seconds(), silent_seconds=silent)
         while True:
             self.load = await self._sample()
+            liveness.stall_seconds = self._stall_seconds()
             sample = Sample(time.monotonic(), self._in_flight(), self.http.answered, self.load)
             if reason := liveness.stuck(sample):
                 return EngineDownError(f"it is stuck: {reason}")
@@ -171,7 +173,7 @@ class Life:
 
     async def _sample(self) -> EngineLoad | None:
         try:
-            async with asyncio.timeout(self._stall_seconds / 2):
+            async with asyncio.timeout(self._stall_seconds() / 2):
                 return await self._engine.load(self.http)
         except TimeoutError:
             return None

@@ -13,6 +13,7 @@ import structlog
 
 from common.errors import EngineError
 from consumer.engine.api import Engine, EngineFacts, EngineLoad, EngineSpec
+from consumer.engine.crashloop import CrashLoop
 from consumer.engine.gpu import EngineLock
 from consumer.engine.http import EngineHttp
 from consumer.engine.leftovers import end_leftovers
@@ -46,7 +47,8 @@ class Supervisor:
 
     Promises: at most one engine at its place; after a crash, a stall or a condemnation it comes
     back with growing pauses, and after ``budget.attempts`` failed starts in a row it stays FATAL,
-    with the engine's last words. When an incarnation that was READY goes down, ``on_down`` is
+    with the engine's last words (after ``budget.lives``, where a life answered something or was
+    ended by an item under suspicion). When an incarnation that was READY goes down, ``on_down`` is
     called once, with its number and the reason, and then every call on its ``http`` ends.
     Does not drain: stop feeding before :meth:`stop`.
 
@@ -54,10 +56,13 @@ class Supervisor:
         engine: the dialect.
         spec: what to run; with a url, a server to attach to, which is never ended.
         budget: times and attempts.
-        stall_seconds: longest without a sign of work while requests are in flight.
+        stall_seconds: longest without a sign of work while requests are in flight; an attribute,
+            because it is the served runs' matter, and they change.
         signals: listeners.
         in_flight: how many requests wait for an answer now.
         on_down: told of each end in service.
+        answered: how many items engines have answered so far; an attribute, as the next.
+        suspected: whether what is in flight now is an item under suspicion, alone.
         check: called before READY; raises UnfitError for an engine that must not serve (FATAL).
     """
 
@@ -82,8 +87,11 @@ class Supervisor:
         self.last_error: EngineError | None = None
         self.in_flight = in_flight
         self.on_down = on_down
+        self.stall_seconds = stall_seconds
+        self.answered: Callable[[], int] = lambda: 0
+        self.suspected: Callable[[], bool] = lambda: False
         self._budget = budget or StartBudget()
-        self._stall_seconds = stall_seconds
+        self._loop = CrashLoop(self._budget.attempts, self._budget.lives)
         self._signals = signals or Signals()
         self._check = check
         self._lock = EngineLock(spec)
@@ -166,28 +174,27 @@ class Supervisor:
                 self._changed.notify_all()
 
     async def _supervise(self) -> None:
-        failed = 0
         while True:
-            down, served_seconds = await self._live()
-            failed = 0 if served_seconds >= self._budget.young_seconds else failed + 1
-            self.last_error = self._error(down, failed)
-            if isinstance(down, EngineError) or _lasting(down) or failed >= self._budget.attempts:
+            down = await self._live()
+            self.last_error = self._error(down)
+            if isinstance(down, EngineError) or _lasting(down) or self._loop.over:
                 await self._to(EngineState.FATAL)
                 return
-            await asyncio.sleep(self._pause(failed))
+            await asyncio.sleep(self._pause())
             self.restarts += 1
             await self._to(EngineState.STARTING)
 
-    async def _live(self) -> tuple[EngineDownError | EngineError, float]:
-        """Run one incarnation to its end; return why it ended and how long it served."""
+    async def _live(self) -> EngineDownError | EngineError:
+        """Run one incarnation to its end; return why it ended."""
         self.incarnation += 1
         life = self._life = Life(
             self.engine,
             self.spec,
             self._budget,
-            stall_seconds=self._stall_seconds,
+            stall_seconds=lambda: self.stall_seconds,
             in_flight=self.in_flight,
         )
+        answered = self.answered()
         began: float | None = None
         down: EngineDownError | EngineError
         try:
@@ -200,12 +207,17 @@ class Supervisor:
         except (EngineDownError, EngineError) as error:
             down = error
         served = 0.0 if began is None else time.monotonic() - began
+        self._loop.ended(
+            long=served >= self._budget.young_seconds,
+            useful=self.answered() > answered,
+            suspect=began is not None and self.suspected(),
+        )
         log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
         await self._to(EngineState.BACKOFF)
         if began is not None:
             self.on_down(self.incarnation, str(down))
         await life.end(self._budget.kill_seconds)
-        return down, served
+        return down
 
     async def _warm(self, life: Life) -> None:
         try:
@@ -224,14 +236,16 @@ class Supervisor:
         async with self._changed:
             self._changed.notify_all()
 
-    def _pause(self, failed: int) -> float:
-        longest = self._budget.backoff_base_seconds * 2.0 ** min(max(failed - 1, 0), 20)
+    def _pause(self) -> float:
+        doublings = min(max(self._loop.in_a_row - 1, 0), 20)
+        longest = self._budget.backoff_base_seconds * 2.0**doublings
         pause: float = min(self._budget.backoff_cap_seconds, longest)
         return random.uniform(0.5, 1.0) * pause
 
-    def _error(self, down: EngineDownError | EngineError, failed: int) -> EngineError:
+    def _error(self, down: EngineDownError | EngineError) -> EngineError:
         if isinstance(down, EngineError):
             return down
+        failed = self._loop.in_a_row
         times = f" {failed} times in a row" if failed > 1 else ""
         cause = f"{down.failure.cause}\n" if down.failure else ""
         fix = down.failure.fix if down.failure else f"Read its log: {_log(self.spec)}"

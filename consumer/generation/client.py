@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 # How long after a lost connection to wait for news of the engine's death: the process ends a
-# moment after its sockets.
-DEATH_SECONDS = 1.5
-POLL_SECONDS = 0.05
+# moment after its sockets. One that goes on answering is alive.
+DEATH_SECONDS = 10.0
+POLL_SECONDS = 0.2
+SIGNS_OF_LIFE = 3
+ASK_SECONDS = 2.0
 
 
 class Serving(Protocol):
@@ -60,9 +62,15 @@ class Client:
         self._down: dict[asyncio.Task[Reply], Sent] = {}
         self._gone: dict[int, bool] = {}  # incarnations that are down, and whether they died
         self._aborts: set[asyncio.Task[None]] = set()
+        self._autopsies: dict[int, asyncio.Task[bool]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def leaving(self) -> int:
+        """How many given-up requests the engine may still be working on."""
+        return len(self._aborts)
 
     async def send(self, request: GenerateRequest, *, seconds: float) -> Sent:
         """Return the engine's reply, or how there came to be none.
@@ -89,10 +97,11 @@ class Client:
             self._down.pop(call, None)
         if reply.status is not None or not reply.sent:
             return Sent(reply)
-        if time.monotonic() - began >= seconds:
-            self._abort(request.rid)  # out of time here is not out of mind there
-            return Sent(reply)
-        return Sent(reply, await self._died(incarnation))
+        in_time = time.monotonic() - began < seconds
+        died = in_time and await self._died(incarnation)
+        if not died:
+            self._abort(request.rid)  # out of time or touch here is not out of mind there
+        return Sent(reply, died)
 
     def engine_down(self, incarnation: int, reason: str, *, died: bool) -> None:
         """End every request that the engine of that incarnation (or an older one) will not answer.
@@ -107,9 +116,18 @@ class Client:
 
     async def _died(self, incarnation: int) -> bool:
         """Return whether the engine died of its own, now that a connection to it broke."""
-        until = time.monotonic() + DEATH_SECONDS
-        while incarnation not in self._gone and time.monotonic() < until:  # noqa: ASYNC110 - bounded
+        task = self._autopsies.get(incarnation)
+        if task is None or task.done():  # one for all whose connections broke together
+            task = asyncio.create_task(self._autopsy(incarnation, self._serving.http))
+            self._autopsies = {incarnation: task}
+        return await asyncio.shield(task)
+
+    async def _autopsy(self, incarnation: int, http: Http) -> bool:
+        until, signs = time.monotonic() + DEATH_SECONDS, 0
+        while incarnation not in self._gone and time.monotonic() < until and signs < SIGNS_OF_LIFE:
             await asyncio.sleep(POLL_SECONDS)
+            reply = await http.get("/", ASK_SECONDS)  # whatever it says, it speaks
+            signs = 0 if reply.status is None else signs + 1
         return self._gone.get(incarnation, False)
 
     @property

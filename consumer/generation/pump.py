@@ -18,6 +18,7 @@ from common.errors import QueueError
 from common.records import Failure, Verdict
 from consumer.generation.health import EngineTrust
 from consumer.generation.window import Window
+from consumer.leases.fetcher import MOST_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,8 @@ class PumpSignals:
 class Pump:
     """Takes work while there is an engine (:attr:`ready`) and reason to. One task runs :meth:`run`.
 
-    ``closed`` says why nothing may be leased for now; empty when it may.
+    ``closed`` says why nothing may be leased for now; empty when it may. ``leaving``: how many
+    requests that were given up still take places in the engine.
     """
 
     fetcher: Fetcher
@@ -57,6 +59,8 @@ class Pump:
     runner: Runner
     signals: PumpSignals = field(default_factory=PumpSignals)
     closed: Callable[[], str] = lambda: ""
+    leaving: Callable[[], int] = lambda: 0
+    answered: int = 0  # items that engines have answered so far, whatever the answers are worth
     window: Window = field(default_factory=lambda: Window(1))
     trust: EngineTrust = field(default_factory=EngineTrust)
     starved: bool = False  # the last look at the queues found nothing
@@ -77,6 +81,11 @@ class Pump:
     def idle(self) -> bool:
         """Whether nothing runs, nothing waits to run, and the queues had nothing."""
         return self.starved and not self._tasks and not self._suspects
+
+    @property
+    def suspect_alone(self) -> bool:
+        """Whether what runs now is an item that was in several engine deaths, alone."""
+        return self._alone
 
     @property
     def ready(self) -> Ready | None:
@@ -101,7 +110,7 @@ class Pump:
     async def run(self) -> None:
         """Fetch and start work until :meth:`close`."""
         while not self._closing:
-            room = self._room()
+            room = min(self._room(), MOST_AT_ONCE)
             if room <= 0:
                 await self._pause(IDLE_SECONDS)
                 continue
@@ -165,7 +174,7 @@ class Pump:
                 self._alone = True
                 self._start(self._suspects.popleft(), self._ready)
             return 0
-        return self.window.size - len(self._tasks)
+        return self.window.size - len(self._tasks) - self.leaving()
 
     async def _pause(self, seconds: float) -> None:
         pause = self.trust.pause_seconds(time.monotonic())
@@ -226,6 +235,7 @@ class Pump:
         else:
             self.outbox.release(held)
         if not ended.engine_fault:
+            self.answered += 1
             self.trust.good()
             return
         if ended.verdict is Verdict.BUSY:

@@ -1,9 +1,10 @@
 """How many requests to keep in flight. Pure: the engine's figures in, a number out.
 
 Enough that the engine never starves, few enough that it neither retracts nor refuses.
-The window doubles from small while the engine takes everything, then creeps up to a little over
-the engine's own limit (a short queue inside it hides our latency), and gives way at once when the
-engine retracts, refuses, or lets requests wait.
+The window begins at a share of the engine's own limit and doubles while the engine takes
+everything, then creeps up to a little over that limit (a short queue inside it hides our latency),
+and gives way at once when the engine retracts, refuses, or lets requests wait. It never grows past
+what the token pool could hold if each further request were as long as those that run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineLoad
 
 START = 8
+START_SHARE = 1 / 16  # of its limit, where that is more: the token pool is then far from full
 OVERSHOOT = 0.25  # of the engine's running limit: a queue inside it, so that it never starves
 WAITING_SHARE = 0.35  # more of its limit than this waiting is only latency
 FULL_USAGE = 0.92  # of the token pool: grow no further
@@ -42,7 +44,7 @@ class Window:
 
     def __post_init__(self) -> None:
         self.max_running = max(1, self.max_running)
-        self.size = min(self.ceiling, START)
+        self.size = min(self.ceiling, max(START, int(self.max_running * START_SHARE)))
 
     @property
     def ceiling(self) -> int:
@@ -66,7 +68,7 @@ class Window:
         elif self._calm > 0:
             self._calm -= 1
         elif not queued and load.token_usage < FULL_USAGE and in_flight >= self.size * SATURATED:
-            self._grow()
+            self._grow(load)
         return self.size
 
     def pushed_back(self) -> int:
@@ -82,8 +84,11 @@ class Window:
     def _patience(self) -> int:
         return max(2, math.ceil(self.max_running * WAITING_SHARE))
 
-    def _grow(self) -> None:
+    def _grow(self, load: EngineLoad) -> None:
         step = self.size if self._ramping else max(1, self.size // 20)
+        if load.token_usage > 0:
+            holds = load.running * FULL_USAGE / load.token_usage
+            step = min(step, max(1, int(holds) - self.size))
         self.size = min(self.ceiling, self.size + step)
         if self.size == self.ceiling:
             self._ramping = False

@@ -15,7 +15,7 @@ from common.queue.prompts import PromptQueue
 from consumer.leases.rundata import read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     import redis.asyncio
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LEASABLE = frozenset({"loading", "open"})
 OVER = frozenset({"closed", "cancelled"})
+NO_RUN = "no run to serve"
 
 log = structlog.get_logger()
 
@@ -42,21 +43,34 @@ class ActiveRun:
 
 
 def serves(info: RunInfo, facts: EngineFacts, only: Collection[RunName] = ()) -> bool:
-    """Return whether an engine may answer a run's prompts.
+    """Return whether an engine may answer a run's prompts."""
+    return not (only and info.run not in only) and not mismatch(info, facts)
+
+
+def mismatch(info: RunInfo, facts: EngineFacts) -> str:
+    """Return why an engine's model is not the run's; empty if it is.
 
     The model's name (its last path component) must be the same, and so must the fingerprints of
     tokenizer and template where both are known.
     """
-    if only and info.run not in only:
-        return False
     if model_name(info.model) != model_name(facts.model):
-        return False
+        return f"it asks for {model_name(info.model)}, and this engine serves {facts.model}"
     both = info.model_fingerprint and facts.model_fingerprint
-    return not both or info.model_fingerprint == facts.model_fingerprint
+    if both and info.model_fingerprint != facts.model_fingerprint:
+        return "its tokenizer or chat template is another than this engine's"
+    return ""
+
+
+async def _no_objection(_info: RunInfo) -> str:
+    return ""
 
 
 class Catalogue:
-    """The runs in Redis, as of the last :meth:`refresh`."""
+    """The runs in Redis, as of the last :meth:`refresh`.
+
+    ``model`` is what runs are told by before an engine is up. ``objection`` says why this engine
+    must not serve a run that is its model's all the same; empty when it may.
+    """
 
     def __init__(
         self,
@@ -66,21 +80,26 @@ class Catalogue:
         limits: QueueLimits,
         *,
         only: Collection[RunName] = (),
+        model: str = "",
+        objection: Callable[[RunInfo], Awaitable[str]] = _no_objection,
     ) -> None:
         self._redis = redis
         self._runs = runs
         self._store = store
         self._limits = limits
         self._only = frozenset(only)
+        self._model = model
+        self._objection = objection
         self._manifests: dict[tuple[RunName, str], RunManifest] = {}
         self._queues: dict[tuple[RunName, Epoch], PromptQueue] = {}
         self._said: set[tuple[RunName, str]] = set()
         self.infos: list[RunInfo] = []
         self.active: list[ActiveRun] = []
+        self.refused: set[RunName] = set()  # this engine answers otherwise than their first one
         self.suspended = False
 
-    async def refresh(self, facts: EngineFacts) -> None:
-        """Read the runs again: best first, as far as ``facts``'s engine may serve them.
+    async def look(self) -> None:
+        """Read which runs there are, without an engine to serve them.
 
         Raises:
             QueueError: Redis did not answer; what was known stays.
@@ -89,6 +108,15 @@ class Catalogue:
         self.infos = await self._runs.list()
         live = {(info.run, info.epoch) for info in self.infos}
         self._queues = {key: queue for key, queue in self._queues.items() if key in live}
+
+    async def refresh(self, facts: EngineFacts) -> None:
+        """Read the runs again: best first, as far as ``facts``'s engine may serve them.
+
+        Raises:
+            QueueError: Redis did not answer; what was known stays.
+        """
+        await self.look()
+        self._say_mismatches(facts)
         active = [await self._activate(info) for info in self.served(facts)]
         self.active = [run for run in active if run is not None]
 
@@ -101,14 +129,34 @@ class Catalogue:
         """Why nothing can be leased now; empty when something may be."""
         if self.suspended:
             return "suspended"
-        return "" if self.active else "no run to serve"
+        if self.active:
+            return ""
+        return "its answers differ from the run's first engine" if self.refused else NO_RUN
 
     def names(self, facts: EngineFacts | None) -> list[RunName]:
-        """Return the runs to be registered for: those asked for, or those served."""
-        if self._only or facts is None:
+        """Return the runs to be registered for: those asked for, or those of the model.
+
+        Also before the engine is up, so that others see that it is on its way.
+        """
+        if self._only:
             return sorted(self._only)
         live = (info for info in self.infos if info.state not in OVER)
+        if facts is None:
+            wanted = model_name(self._model)
+            return sorted(info.run for info in live if model_name(info.model) == wanted)
         return sorted(info.run for info in live if serves(info, facts))
+
+    @property
+    def stall_seconds(self) -> float | None:
+        """The longest time without a token that one of the live runs allows; None: there is none.
+
+        A run that is paused now counts, too: some of its items may still be in the engine.
+        """
+        live = [(info.run, info.fingerprint) for info in self.infos if info.state not in OVER]
+        return max(
+            (self._manifests[key].settings.stall_seconds for key in live if key in self._manifests),
+            default=None,
+        )
 
     def queue_of(self, info: RunInfo) -> PromptQueue:
         """Return the queue of a run under the epoch that ``info`` names."""
@@ -128,11 +176,25 @@ class Catalogue:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
-            if (info.run, error.what) not in self._said:
-                self._said.add((info.run, error.what))
-                log.warning("run left alone", run=info.run, what=error.what, why=error.why)
+            self._leave_alone(info, error.what, error.why)
             return None
+        if await self._objection(info):
+            self.refused.add(info.run)
+            return None
+        self.refused.discard(info.run)
         return ActiveRun(info, manifest, self.queue_of(info))
+
+    def _say_mismatches(self, facts: EngineFacts) -> None:
+        same = model_name(facts.model)
+        for info in self.infos:
+            near = info.run in self._only or (not self._only and model_name(info.model) == same)
+            if near and info.state in LEASABLE and (why := mismatch(info, facts)):
+                self._leave_alone(info, "the run is for another model", why)
+
+    def _leave_alone(self, info: RunInfo, what: str, why: str) -> None:
+        if (info.run, what) not in self._said:
+            self._said.add((info.run, what))
+            log.warning("run left alone", run=info.run, what=what, why=why)
 
     async def _manifest(self, info: RunInfo) -> RunManifest:
         key = (info.run, info.fingerprint)

@@ -12,6 +12,7 @@ import structlog
 
 from common.errors import Exit
 from common.objectstore import open_store
+from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect
 from consumer.sink.batcher import Bounds
@@ -51,15 +52,18 @@ async def run_sink(
         DeadLettersError, VerifyError: burst mode; see SinkService.
     """
     stop = asyncio.Event()
-    got = _stop_at_signals(stop)
     async with AsyncExitStack() as cleanup:
-        redis = await connect(settings, name="sink")
+        redis = await once_there(
+            lambda: connect(settings, name="sink", writes=True), seconds=settings.wait_seconds
+        )
         cleanup.push_async_callback(redis.aclose)
         store: ObjectStore = open_store(settings)
         if single_writer:
             store = SingleWriterStore(store)
+        await once_there(lambda: asyncio.to_thread(store.probe), seconds=settings.wait_seconds)
+        got = _stop_at_signals(stop)  # not before: a signal must end the waiting above at once
+        if single_writer:
             await _hold_lease(redis, stop, cleanup)
-        await asyncio.to_thread(store.probe)
         identity = Identity(settings.state_dir / "sink")
         cleanup.callback(identity.close)
         tools = _tools(settings, redis, store, consumer=identity.name, stop=stop, say=say)

@@ -53,6 +53,9 @@ class Dialect:
     async def abort(self, _http, rid):
         self.aborted.append(rid)
 
+    async def get(self, _path, _seconds):
+        return Reply(404, b"")
+
     async def post(self, _path, body, _seconds):
         self.bodies.append(body)
         reply = self.replies.pop(0)
