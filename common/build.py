@@ -17,6 +17,20 @@ from common import ids
 T = TypeVar("T")
 
 
+class NewerVersionError(ValueError):
+    """A record that a newer genq wrote: it is whole, and to be left to a program that knows it."""
+
+
+def refuse_newer(raw: Any, what: str, known: int) -> None:
+    """Raise NewerVersionError if ``raw`` names a version above the one that is known here."""
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if isinstance(version, int) and version > known:
+        raise NewerVersionError(
+            f"{what} is of version {version}; this program reads up to {known}:"
+            " pip install --upgrade genq"
+        )
+
+
 def build(cls: type[T], raw: Any) -> T:
     """Return ``raw`` as a ``cls``, a dataclass of ours.
 

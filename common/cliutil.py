@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -71,7 +72,8 @@ def show_error(error: GenqError) -> None:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    with suppress(OSError):  # where it cannot be said, the exit code still says it
+        click.echo(line, err=True)
 
 
 def _ignore_broken_pipe() -> None:

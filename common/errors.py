@@ -6,6 +6,7 @@
     |- QueueError             4   Redis cannot be used as asked
     |  |- EpochError              the run is not (or no longer) in this Redis: load it again
     |  |- RunClosedError          the run is finished or cancelled
+    |  |- QueueFullError          Redis is at its maxmemory: the same call works once there is room
     |  `- QueueAwayError          Redis does not answer: it may be down, or not up yet
     |- StoreError             5   object storage cannot be used as asked
     |  `- StoreAwayError          it does not answer: it may be down, or not up yet
@@ -81,6 +82,10 @@ class EpochError(QueueError):
 
 class RunClosedError(QueueError):
     """The run is finished or cancelled and takes no more work."""
+
+
+class QueueFullError(QueueError):
+    """Redis is at its maxmemory and takes nothing more; the same call may work later."""
 
 
 class QueueAwayError(QueueError):

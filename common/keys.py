@@ -54,6 +54,7 @@ RQ_QUEUE_PREFIX = f"{_RQ}:queue:"
 RUNS = f"{_OURS}:runs"  # zset: run name -> creation time (unix s)
 STARTED = f"{_OURS}:started"  # hash: the Redis process that was last seen, and since when
 SINK_LOCK = f"{_OURS}:sink"  # string: the one sink of single-writer mode; expires with its lease
+PROBE_KEYS = (f"{_RQ}:queue:probe", f"{_OURS}:meta:probe")  # never written: is it allowed?
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common import codec
-from common.build import build
-from common.errors import VerifyError
+from common.build import NewerVersionError, build, refuse_newer
+from common.errors import StoreError, VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
 from common.parts.chain import check_end, part_number, read_format, walk
 from common.parts.index import PartIndex, describe_part, read_index
-from common.records import RunManifest
+from common.records import RUN_VERSION, RunManifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,12 +54,21 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
     """Return run.json.
 
     Raises:
-        StoreError: the store could not be asked; ObjectMissingError if there is none.
+        StoreError: the store could not be asked; ObjectMissingError if there is none; or it is of
+            a newer version than this program knows.
         VerifyError: it is damaged.
     """
     key = RunPaths(run).run_json
     try:
-        return build(RunManifest, codec.loads(store.get(key)))
+        raw = codec.loads(store.get(key))
+        refuse_newer(raw, key, RUN_VERSION)
+        return build(RunManifest, raw)
+    except NewerVersionError as error:
+        raise StoreError(
+            f"{store.url}/{key} was written by a newer genq.",
+            why=str(error),
+            fix="pip install --upgrade genq",
+        ) from error
     except ValueError as error:
         raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error
 

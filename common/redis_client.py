@@ -14,13 +14,12 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
-    AuthenticationError,
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
     NoPermissionError,
     RedisError,
     ResponseError,
-)
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
 )
 from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
@@ -28,6 +27,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from common.errors import QueueAwayError, QueueError, UsageError
+from common.keys import PROBE_KEYS
+from common.redis_trouble import trouble
 from common.settings import names_of, origin_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ MIN_VERSION = (7, 0)
 CONNECT_SECONDS = 5.0
 # Longer than any script of ours may run, and than any BLOCK of ours.
 ANSWER_SECONDS = 10.0
+_HARMLESS = "#!lua flags=no-writes\nreturn 1"
 _SCHEMES = ("redis", "rediss", "unix")
 _HIDDEN = "(the URL is not shown)"
 
@@ -92,8 +94,10 @@ def open_client(settings: Settings, *, name: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(pool)
 
 
-async def connect(settings: Settings, *, name: str) -> redis.asyncio.Redis:
+async def connect(settings: Settings, *, name: str, writes: bool = False) -> redis.asyncio.Redis:
     """Return a client to a server that was found fit for the queue.
+
+    ``writes``: the caller changes runs, so its user must be allowed to.
 
     Raises:
         QueueError: unreachable, refused, too old, in cluster mode, or set to evict keys.
@@ -101,6 +105,8 @@ async def connect(settings: Settings, *, name: str) -> redis.asyncio.Redis:
     client = open_client(settings, name=name)
     try:
         await check_server(client, settings)
+        if writes:
+            await check_rights(client, settings)
     except BaseException:
         await client.aclose()
         raise
@@ -152,6 +158,33 @@ async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[
     return await _durability_warnings(client, info)
 
 
+async def check_rights(client: redis.asyncio.Redis, settings: Settings) -> None:
+    """Check that scripts may be run on the keys of RQ and of ours. Changes nothing.
+
+    A user who lacks a single command shows it only when that is called: nobody can ask beforehand.
+
+    Raises:
+        QueueError: the user has not the right.
+    """
+    asked: Any = client  # execute_command has no types
+    try:
+        await asked.execute_command("EVAL", _HARMLESS, len(PROBE_KEYS), *PROBE_KEYS)
+    except (RedisError, OSError) as error:
+        raise explain(error, settings) from error
+
+
+async def memory(client: redis.asyncio.Redis) -> tuple[int, int]:
+    """Return how many bytes the server uses and how many it may; 0: as many as there are.
+
+    Unknown, as where an ACL hides it, is 0, too.
+    """
+    try:
+        info = await client.info("memory")
+    except (RedisError, OSError):
+        return 0, 0
+    return int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+
+
 async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]) -> list[str]:
     if not info.get("aof_enabled"):
         return [
@@ -171,17 +204,8 @@ def explain(error: BaseException, settings: Settings) -> QueueError:
     url = safe_url(settings.redis_url.get_secret_value())
     origin = origin_of("redis_url", {})
     why = f"The address comes from {origin}: {error}"
-    text = str(error)
-    if isinstance(error, AuthenticationError) or "WRONGPASS" in text or "NOAUTH" in text:
-        return QueueError(
-            f"Redis at {url} refuses the password.",
-            why=why,
-            fix=f"Put user and password into {names_of('redis_url')[0]}: redis://USER:PASSWORD@HOST",
-        )
-    if isinstance(error, NoPermissionError):
-        return QueueError(
-            f"Redis at {url} denies a command.", why=why, fix="Give the user the rights in its ACL."
-        )
+    if known := trouble(str(error)):
+        return known.kind(f"Redis at {url} {known.does}.", why=why, fix=known.fix)
     if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)):
         return QueueAwayError(
             f"Redis at {url} cannot be reached.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.audit import check_counts
@@ -11,6 +12,7 @@ from common.failpoint import declare, hit
 from common.ids import Item
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue
 from common.queue.run_state import Runs
+from producer.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,9 +46,15 @@ class Enqueuer:
     """Makes a run known to Redis. Every step may be repeated, by two loads at once, too."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, limits: QueueLimits, manifest: RunManifest
+        self,
+        client: redis.asyncio.Redis,
+        limits: QueueLimits,
+        manifest: RunManifest,
+        *,
+        warn: Callable[[str], None],
     ) -> None:
         self._client = client
+        self._room = Room(client, items=manifest.items, warn=warn)
         self._limits = limits
         self._manifest = manifest
         self._runs = Runs(client, limits)
@@ -56,19 +64,22 @@ class Enqueuer:
     ) -> Enqueued:
         """Bring the run to the state ``open`` with every item open, committed or dead.
 
-        ``committed`` is the bitmap of what object storage holds; it is used while the run is
-        being loaded, before any id goes on the queue.
+        Waits while Redis is full, and says so. ``committed`` is the bitmap of what object storage
+        holds; it is used while the run is being loaded, before any id goes on the queue.
 
         Raises:
             QueueError: Redis refuses or is lost; the same call goes on from there.
         """
-        info = await self._runs.create(self._manifest, priority=priority)
+        info = await self._room.outlast(
+            lambda: self._runs.create(self._manifest, priority=priority), queued=0
+        )
         hit("load.after_create")
         if info.state == "cancelled":  # to load it again is to want it again
             await self._runs.reopen(info.run)
             info = replace(info, state="loading")
         new = restored = 0
-        if info.state == "loading":
+        # A run that was paused or held in the middle of its load is to be loaded on all the same.
+        if await incomplete(self._runs, info):
             restored = await self._restore(info, committed)
             new = await self._all_chunks(info.epoch, progress)
             hit("load.after_chunks")
@@ -81,7 +92,9 @@ class Enqueuer:
     async def _restore(self, info: RunInfo, committed: bytes) -> int:
         count = int.from_bytes(committed, "big").bit_count()
         if count:
-            await self._runs.restore(info.run, info.epoch, committed=committed)
+            await self._room.outlast(
+                lambda: self._runs.restore(info.run, info.epoch, committed=committed), queued=0
+            )
             hit("load.after_restore")
         return count
 
@@ -93,7 +106,9 @@ class Enqueuer:
         async def work() -> None:
             nonlocal new, done
             for chunk in chunks:
-                count = await queue.enqueue(chunk)
+                count = await self._room.outlast(
+                    partial(queue.enqueue, chunk), queued=done * CHUNK_ITEMS
+                )
                 hit("load.after_chunk")
                 new += count  # not across the await: others add meanwhile
                 done += 1
@@ -112,11 +127,21 @@ class Enqueuer:
         queue = self._queue(info.epoch)
         new = 0
         for items in _batches(_absent(known, self._manifest.items)):
-            new += await queue.enqueue_missing(items)
+            new += await self._room.outlast(
+                partial(queue.enqueue_missing, items), queued=self._manifest.items
+            )
         return new
 
     def _queue(self, epoch: Epoch) -> PromptQueue:
         return PromptQueue(self._client, self._manifest.run, epoch, self._limits)
+
+
+async def incomplete(runs: Runs, info: RunInfo) -> bool:
+    """Tell whether some of a run's ids were never put on the queue."""
+    if info.state in ("loading", "cancelled"):
+        return True
+    counts = await runs.sample(info.run)
+    return info.state != "closed" and counts.loaded < counts.total
 
 
 def _absent(bitmap: bytes, items: int) -> Iterator[Item]:

@@ -22,7 +22,7 @@ from common.queue.run_state import Runs
 from common.records import RunSettings
 from common.redis_client import connect
 from producer.conflict import conflict, rows_difference
-from producer.enqueue import Enqueued, Enqueuer
+from producer.enqueue import Enqueued, Enqueuer, incomplete
 from producer.manifest import (
     Wishes,
     find_manifest,
@@ -94,7 +94,7 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     if store.stat(RunPaths(run).success) is not None:
         return _loaded("finished", manifest, found)
     lost = known is None and standing is not None
-    fresh = known is None or known.state in ("loading", "cancelled")
+    fresh = known is None or this.incomplete
     committed = committed_items(store, manifest) if standing is not None and fresh else b""
     done = asyncio.run(this.enqueue(manifest, committed))
     if lost:
@@ -166,6 +166,7 @@ class _Load:
         self.request = request
         self.run = run
         self.source = " ".join(request.datasets)
+        self.incomplete = False  # Redis knows the run, and some of its ids were never queued
         self._settings = settings
         self._console = console
         self._store = store
@@ -236,13 +237,16 @@ class _Load:
 
     async def look_in_redis(self) -> RunInfo | None:
         """Return what Redis knows of the run; fails early where Redis cannot be used."""
-        async with await connect(self._settings, name="load") as client:
-            return await Runs(client, self._settings.limits()).get(self.run)
+        async with await connect(self._settings, name="load", writes=True) as client:
+            runs = Runs(client, self._settings.limits())
+            info = await runs.get(self.run)
+            self.incomplete = info is not None and await incomplete(runs, info)
+            return info
 
     async def enqueue(self, manifest: RunManifest, committed: bytes) -> Enqueued:
         """Put all ids on the queue that are not anywhere yet."""
-        async with await connect(self._settings, name="load") as client:
-            enqueuer = Enqueuer(client, self._settings.limits(), manifest)
+        async with await connect(self._settings, name="load", writes=True) as client:
+            enqueuer = Enqueuer(client, self._settings.limits(), manifest, warn=self._console.warn)
             with self._console.progress("Queueing", manifest.items) as progress:
                 return await enqueuer.enqueue(
                     priority=self.request.priority, committed=committed, progress=progress

@@ -34,9 +34,9 @@ from functools import cache
 from typing import Any
 
 from common import codec
-from common.build import build
+from common.build import build, refuse_newer
 from common.cliutil import genq_version
-from common.records import Completion
+from common.records import RESULT_VERSION, Completion
 
 NULLABLE = ("row_id", "reasoning_content")
 _INT32_MAX = 2**31 - 1
@@ -72,8 +72,10 @@ def from_record(record: dict[str, Any]) -> Completion:
     """Return the completion of a record.
 
     Raises:
+        NewerVersionError: a newer sink wrote it.
         ValueError: it is not a record of the schema.
     """
+    refuse_newer(record, "a completion", RESULT_VERSION)
     try:
         raw = dict(record)
         raw["messages"] = [_unpack(message) for message in record["messages"]]
@@ -88,9 +90,12 @@ def from_json(text: bytes) -> Completion:
     """Return the completion that a consumer wrote as JSON.
 
     Raises:
+        NewerVersionError: a newer consumer wrote it.
         ValueError: it is not one.
     """
-    return build(Completion, codec.loads(text))
+    raw = codec.loads(text)
+    refuse_newer(raw, "a completion", RESULT_VERSION)
+    return build(Completion, raw)
 
 
 def _pack(message: dict[str, Any]) -> dict[str, str]:

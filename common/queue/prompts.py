@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import structlog
+
 from common.ids import Epoch, Item, RunName, Token, WorkerName, new_nonce
 from common.queue.failures import encode_reason
 from common.queue.scripts import Scripts
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio
 
+log = structlog.get_logger()
 CHUNK_ITEMS = 1000
 LEASE_ITEMS = 1000  # most items that one call may lease
 COMPLETE_ITEMS = 32  # most results a call: bigger batches stall the server
@@ -220,11 +223,12 @@ class PromptQueue:
 
         At most 100 of each kind a call: repeat while ``more``. Callers take turns: who comes
         while another has been at it within two seconds does nothing. Leases do not expire within
-        one lease's length of a start of Redis or of the run's epoch.
+        one lease's length of a start of Redis or of the run's epoch. Where the server's clock was
+        set back by hours, leases and retries get a new, near end, and that is logged.
         """
         limits = self._limits
         server = (await self._redis.info("server")).get("run_id", "")
-        expired, promoted, dead, more, calm = await self._scripts.call(
+        expired, promoted, dead, more, calm, rewound = await self._scripts.call(
             "reap",
             self._owner,
             server,
@@ -234,6 +238,8 @@ class PromptQueue:
             encode_reason("Every delivery ended without a result: its lease expired."),
             REAP_ITEMS,
         )
+        if rewound:
+            log.warning("the clock of Redis was set back", run=self.run, set_anew=rewound)
         if not calm:
             return Reaped(promoted=promoted, more=bool(more))
         swept, buried, again = await self._scripts.call(

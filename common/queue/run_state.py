@@ -332,7 +332,8 @@ def _run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         return {name.removeprefix(prefix): n for name, n in found.items() if n}
 
     def since(name: str) -> float | None:
-        return (now_ms - int(counters[name])) / 1000 if name in counters else None
+        # Never negative: the server's clock may have been set back.
+        return max(0, now_ms - int(counters[name])) / 1000 if name in counters else None
 
     return RunCounts(
         run=run,

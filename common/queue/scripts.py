@@ -18,10 +18,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from common.errors import EpochError, QueueError, RunClosedError
 from common.keys import RunKeys
+from common.redis_trouble import trouble
 
 if TYPE_CHECKING:
     import redis
@@ -122,12 +123,9 @@ def explain(error: BaseException, run: RunName, doing: str) -> QueueError:
             why=f"It is finished or cancelled ({doing}: {text}).",
             fix=f"gen-producer requeue {run}    opens it again, where items failed",
         )
-    if isinstance(error, OutOfMemoryError) or "OOM" in text:
-        return QueueError(
-            "Redis is full.",
-            why=f"It is at its maxmemory ({doing}: {text}).",
-            fix="redis-cli CONFIG SET maxmemory ..., or let the sink catch up.",
-        )
+    if known := trouble(text):
+        why = f"{doing} of run {run}: {text}"
+        return known.kind(f"Redis {known.does}.", why=why, fix=known.fix)
     if isinstance(error, ResponseError):
         return QueueError(f"Redis refused: {doing} of run {run}.", why=text)
     return QueueError(

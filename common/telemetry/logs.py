@@ -1,19 +1,24 @@
 """Structured logs on stderr: readable lines on a terminal, JSON lines elsewhere.
 
 Prompts and completions are never logged. What looks like a secret is masked on its way out,
-whoever put it there.
+whoever put it there. What cannot be written, as on a full disk, is lost: work goes on without it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from structlog.typing import EventDict, WrappedLogger
 
 _URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")
@@ -39,6 +44,30 @@ def _masked(name: str, value: Any) -> Any:
     return value
 
 
+class _Unfailing:
+    """A stream for logs that never raises; what its file does not take comes later, or never."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def _let_go() -> None:
+    """Drop what standard error still holds: the interpreter would end with a code of its own."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def setup_logging(*, level: str = "info", form: str = "auto") -> None:
     """Configure structlog once per process; what libraries say takes the same form."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -50,13 +79,15 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
         structlog.processors.format_exc_info,  # text, with no values of variables
         mask,
     ]
+    stream: Any = _Unfailing(sys.stderr)
+    atexit.register(_let_go)
     structlog.configure(
         processors=[*shared, *_renderer(console=console)],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],

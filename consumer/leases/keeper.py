@@ -94,10 +94,12 @@ class Keeper:
                 lost = await queue.extend(
                     self.worker, [(h.leased.item, h.leased.token) for h in held]
                 )
-            except EpochError:
+            except EpochError as error:
                 for lease in held:
                     lease.orphaned = True
-                log.warning("run is not in Redis any more; results are kept", run=held[0].run)
+                log.warning(
+                    "run is not in Redis any more; results are kept", run=held[0].run, fix=error.fix
+                )
             except RunClosedError:
                 self._lose(held)
             except QueueError as error:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from common import codec
-from common.errors import EpochError, QueueError, StoreError, VerifyError
+from common.build import NewerVersionError
+from common.errors import EpochError, GenqError, QueueError, StoreError, VerifyError
 from common.failpoint import declare, hit
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
-from common.parts.schema import from_json
 from common.prove import read_manifest
 from common.queue.results import ResultStream
 from common.records import Verdict
 from consumer.sink.batcher import Batch, Batcher, Bounds
 from consumer.sink.card import closing_lines
 from consumer.sink.commit import PartWriter, UnstorableError
+from consumer.sink.decode import decode
 from consumer.sink.finish import write_end
 from consumer.sink.outage import Outage, StoppingError, pause
 from consumer.sink.recover import Ledger
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = structlog.get_logger()
-RESULT_LIMIT_BYTES = 32 * 2**20  # of one completion as JSON; a larger one is dead-lettered
 READ_ENTRIES = 50
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
 LOOK_SECONDS = 0.5  # between looks at a run's counts
@@ -107,6 +106,8 @@ class RunSink:
         self._inherited: list[StreamEntry] | None = None  # own ones of a life before; None: unread
         self._closed = info.state == "closed"
         self._success = False  # _SUCCESS was seen or written
+        self._behind = False  # Redis knows less committed items than the ledger
+        self._left_newer = False  # results of a newer version were met
         self._claim_at = self._look_at = 0.0
 
     async def serve(self) -> None:
@@ -117,8 +118,8 @@ class RunSink:
             except StoppingError:
                 break
             except EpochError as error:
-                # What is in hand was never acknowledged to anybody; it is made again.
                 log.warning("sink.epoch_gone", run=self.run, what=error.what, fix=error.fix)
+                await self._store_orphans()
                 return
             except VerifyError as error:
                 self._break(error)
@@ -187,14 +188,22 @@ class RunSink:
 
     async def _accept(self, opened: _Open, entries: Sequence[StreamEntry]) -> None:
         news = [entry for entry in entries if not self._batcher.holds(entry)]
-        for entry, result in zip(news, await asyncio.to_thread(_decode, news), strict=True):
-            if isinstance(result, str):
+        for entry, result in zip(news, await asyncio.to_thread(decode, news), strict=True):
+            if isinstance(result, NewerVersionError):
+                self._leave(result)
+            elif isinstance(result, str):
                 await self._reject(entry, result)
             else:
                 completion, size = result
                 self._batcher.add(replace(entry, payload=b""), completion, size)
             if self._batcher.due():
                 await self._flush(opened)
+
+    def _leave(self, error: NewerVersionError) -> None:
+        """Leave a result unacknowledged for a sink that knows its version."""
+        if not self._left_newer:
+            log.error("sink.newer_result_left", run=self.run, why=str(error))
+        self._left_newer = True
 
     async def _reject(self, entry: StreamEntry, reason: str) -> None:
         log.warning("sink.result_rejected", run=self.run, item=entry.item, reason=reason)
@@ -234,6 +243,21 @@ class RunSink:
                     for entry in batch.drop(item):
                         await self._reject(entry, reason)
 
+    async def _store_orphans(self) -> None:
+        """Store what is in hand without Redis, which lost the run: a `load` finds it in storage.
+
+        Whatever goes wrong, the items are made again.
+        """
+        if not len(self._batcher) or self._open is None:
+            return
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                standing = await self._store(lambda: read_manifest(self._tools.store, self.run))
+                if standing.fingerprint == self._fingerprint:
+                    await self._write(self._open, self._batcher.seal())
+        except (GenqError, StoppingError, TimeoutError) as error:
+            log.warning("sink.left_unstored", run=self.run, reason=repr(error))
+
     async def _last_flush(self) -> None:
         """Commit what is in hand if that is quick; else it stays for the next sink."""
         if not len(self._batcher) or self._open is None:
@@ -244,6 +268,19 @@ class RunSink:
         except (StoppingError, QueueError, VerifyError, TimeoutError) as error:
             log.warning("sink.left_unacknowledged", run=self.run, reason=repr(error))
 
+    async def _compare(self, ledger: Ledger, counts: RunCounts) -> None:
+        """Tell Redis what is committed where it went back to an earlier moment (crash, fail-over).
+
+        Results that are in its stream again are left to the stream; ours among them are read again.
+        """
+        missing = len(ledger) - counts.committed
+        if missing > counts.generated or (missing > 0 and not self._behind):
+            bits = ledger.copy_of_bits().to_bytes()
+            await self._ask(lambda: self._tools.runs.restore(self.run, self.epoch, committed=bits))
+            self._inherited = None
+            log.warning("sink.redis_went_back", run=self.run, items=missing)
+        self._behind = missing > 0
+
     # --- the end
 
     async def _quiet(self, opened: _Open) -> None:
@@ -252,6 +289,7 @@ class RunSink:
         counts = await self._look()
         if counts is None:
             return
+        await self._compare(opened.ledger, counts)
         if counts.state == "closed":
             self._closed = True
         elif len(self._batcher):
@@ -349,19 +387,3 @@ class RunSink:
         # What is in hand is still pending under our name; it is read again.
         self._batcher.seal()
         self._inherited = None
-
-
-def _decode(entries: Sequence[StreamEntry]) -> list[tuple[Completion, int] | str]:
-    """Return each result with its size as JSON, or why it cannot be stored."""
-    return [_decode_one(entry) for entry in entries]
-
-
-def _decode_one(entry: StreamEntry) -> tuple[Completion, int] | str:
-    try:
-        text = codec.decompress(entry.payload, limit_bytes=RESULT_LIMIT_BYTES)
-        completion = from_json(text)
-    except ValueError as error:
-        return f"not a completion: {error}"
-    if completion.k != entry.item:
-        return f"it is of item {completion.k}"
-    return completion, len(text)
