@@ -176,7 +176,7 @@ class Catalogue:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
-            self._leave_alone(info, error.what, error.why)
+            self._leave_alone(info, error.what, error.why, error.fix)
             return None
         if await self._objection(info):
             self.refused.add(info.run)
@@ -191,10 +191,10 @@ class Catalogue:
             if near and info.state in LEASABLE and (why := mismatch(info, facts)):
                 self._leave_alone(info, "the run is for another model", why)
 
-    def _leave_alone(self, info: RunInfo, what: str, why: str) -> None:
+    def _leave_alone(self, info: RunInfo, what: str, why: str, fix: str = "") -> None:
         if (info.run, what) not in self._said:
             self._said.add((info.run, what))
-            log.warning("run left alone", run=info.run, what=what, why=why)
+            log.warning("run left alone", run=info.run, what=what, why=why, fix=fix)
 
     async def _manifest(self, info: RunInfo) -> RunManifest:
         key = (info.run, info.fingerprint)
