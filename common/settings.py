@@ -38,7 +38,11 @@ class Settings(BaseSettings):
     """What a service was told. Frozen; sizes in bytes, times in seconds."""
 
     model_config = SettingsConfigDict(
-        env_prefix="GENQ_", frozen=True, extra="forbid", populate_by_name=True
+        env_prefix="GENQ_",
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        hide_input_in_errors=True,
     )
 
     # Where things are

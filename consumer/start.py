@@ -48,13 +48,19 @@ def engine_spec(settings: Settings, options: Options) -> EngineSpec:
     """Return which engine to launch, or to attach to.
 
     Raises:
-        UsageError: no model was named.
+        UsageError: no model was named, or the URL holds a secret.
     """
     if not settings.model:
         raise UsageError(
             "No model was named.",
             why="Neither --model nor GENQ_MODEL is set.",
             fix="gen-consumer --gpu 0 --model Qwen/Qwen3.6-27B",
+        )
+    if options.url and "@" in options.url:
+        raise UsageError(
+            "--url must not hold a user or a key.",
+            why="It is shown in messages and in process lists.",
+            fix="Give the server's key as GENQ_ENGINE_KEY.",
         )
     return EngineSpec(
         model=settings.model,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from producer.sources.records import Fault, Place, Raw, RowError
+from producer.sources.records import Fault, Limits, Place, Raw, RowError, StreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,16 +17,17 @@ MAGIC = b"PAR1"
 _BATCH_ROWS = 500
 
 
-def read_parquet(source: BinaryIO, name: str) -> Iterator[Raw | Fault]:
+def read_parquet(source: BinaryIO, name: str, limits: Limits) -> Iterator[Raw | Fault]:
     """Yield the rows of a Parquet file in order; places count rows from 1.
 
     Memory is bounded by a row group's columns as they are decoded, not by the file. Nulls count
     as absent; what JSON has no form for is written out (decimals, NaN as null) or, for bytes, is a
-    fault of the row.
+    fault of the row. A file that says it unfolds beyond the limits is a fault before it is read.
     """
     number = 0
     try:
         with pq.ParquetFile(source) as file:
+            _check_expansion(file.metadata, limits)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for value in batch.to_pylist():
                     number += 1
@@ -34,6 +35,17 @@ def read_parquet(source: BinaryIO, name: str) -> Iterator[Raw | Fault]:
     except (pa.ArrowException, OSError) as error:
         reason = f"the Parquet data cannot be read ({str(error).splitlines()[0]})"
         yield Fault(Place(name, number + 1), reason)
+    except StreamError as error:
+        yield Fault(Place(name, number + 1), str(error))
+
+
+def _check_expansion(metadata: Any, limits: Limits) -> None:
+    """Refuse a row group that is no group of rows but a bomb. Raises StreamError."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        packed = sum(column.total_compressed_size for column in columns)
+        if group.total_byte_size > max(limits.expansion_floor, limits.expansion * packed):
+            raise StreamError(f"the Parquet data unfolds to over {limits.expansion} times")
 
 
 def row_of(place: Place, value: dict[str, Any]) -> Raw | Fault:

@@ -43,4 +43,4 @@ def _read(stream: BinaryIO, name: str, limits: Limits) -> Iterator[Raw | Fault]:
     if not stream.seekable():
         yield Fault(Place(name, 1), "Parquet cannot be read from a pipe: save it to a file")
         return
-    yield from read_parquet(stream, name)
+    yield from read_parquet(stream, name, limits)
