@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ class HfRenderer:
 
 
 def _tokenizer(model: str) -> Any:
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # of models: none is loaded
     try:
         from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds to import
         from transformers.utils import logging  # noqa: PLC0415 - see above

@@ -66,6 +66,7 @@ async def gone(tree, seconds=20.0):
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.row("B10")
 async def test_the_engine_and_all_its_children_die_with_a_killed_consumer(tmp_path):
     spec = fake_spec(tmp_path, "--stubborn-child")
     process, session = await start_consumer(spec)
@@ -77,6 +78,7 @@ async def test_the_engine_and_all_its_children_die_with_a_killed_consumer(tmp_pa
     assert await port_free(spec.host, spec.port, seconds=5)
 
 
+@pytest.mark.row("B10")
 async def test_an_engine_that_outlived_consumer_and_guard_is_ended_by_the_next_start(tmp_path):
     spec = fake_spec(tmp_path)
     process, session = await start_consumer(spec)
@@ -97,6 +99,7 @@ async def test_an_engine_that_outlived_consumer_and_guard_is_ended_by_the_next_s
     await supervisor.stop(now=True)
 
 
+@pytest.mark.row("B10")
 async def test_a_leftover_at_another_port_is_found_too(tmp_path):
     spec = fake_spec(tmp_path)
     process, session = await start_consumer(spec)

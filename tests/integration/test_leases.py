@@ -104,6 +104,7 @@ async def test_a_known_fingerprint_must_match_and_an_unknown_one_may(client, sto
     assert not serves(info, known)
 
 
+@pytest.mark.row("F13")
 async def test_a_missing_shard_gives_the_leases_back(client, store) -> None:
     manifest = store_rows(store, "one", rows_of("a", "b"), TINY)
     store.delete(RunPaths(RunName("one")).prompts(manifest.fingerprint, 0))

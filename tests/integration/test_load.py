@@ -102,6 +102,7 @@ def test_a_data_set_is_loaded_whole(load, rows, redis_url, store):
     assert row.messages == [{"role": "user", "content": "prompt 2499"}]
 
 
+@pytest.mark.row("F2")
 def test_the_same_command_again_does_nothing_and_says_so(producer, load, rows, redis_url):
     load(rows)
     again = producer(*LOAD, rows)
@@ -120,6 +121,7 @@ def test_killed_anywhere_the_same_command_goes_on(name, producer, load, rows, re
     assert queued_ids(redis_url) == list(range(2500))
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("name", ["load.after_spool", "load.after_shard", "load.after_shards"])
 def test_killed_before_run_json_an_edited_file_is_loaded_unmixed(  # noqa: PLR0917 - fixtures
     name, producer, load, rows, redis_url, store
@@ -137,6 +139,7 @@ def test_killed_before_run_json_an_edited_file_is_loaded_unmixed(  # noqa: PLR09
     assert texts == [f"prompt {n}" + " and more" * (n == 5) for n in range(1800)]
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("name", ["load.after_run_json", "load.after_create", "load.after_chunk"])
 def test_killed_after_run_json_an_edited_file_is_refused(name, producer, load, rows, redis_url):
     producer.killed_at(name, *LOAD, rows)
@@ -148,6 +151,7 @@ def test_killed_after_run_json_an_edited_file_is_refused(name, producer, load, r
     assert_whole(redis_url)
 
 
+@pytest.mark.row("F3")
 def test_other_rows_are_refused_naming_the_first(producer, load, rows):
     load(rows)
     write(rows, 2500, change=1234)
@@ -166,6 +170,7 @@ def test_other_rows_are_refused_naming_the_first(producer, load, rows):
     assert "the others are missing now" in producer(*LOAD, rows, code=7).err
 
 
+@pytest.mark.row("F14")
 def test_other_settings_are_refused_with_both_values(producer, load, rows, redis_url):
     load(rows, "--max-tokens", 10)
     refused = producer(*LOAD, rows, "--temperature", 0.5, "--json", code=7)
@@ -176,6 +181,7 @@ def test_other_settings_are_refused_with_both_values(producer, load, rows, redis
     assert_whole(redis_url)
 
 
+@pytest.mark.row("F2")
 def test_two_loads_at_once(producer, rows, redis_url):
     both = [producer.start(*LOAD, rows) for _ in range(2)]
     for one in both:
@@ -185,6 +191,7 @@ def test_two_loads_at_once(producer, rows, redis_url):
     assert queued_ids(redis_url) == list(range(2500))
 
 
+@pytest.mark.row("F3")
 def test_two_loads_of_two_data_sets_at_once(producer, rows, tmp_path, redis_url, store):
     other = tmp_path / "other.jsonl"
     write(other, 2500, change=0)
@@ -209,6 +216,7 @@ def test_objects_as_a_data_set(load, store, rows, redis_url):
     assert load(f"{store.url}/input/*")["rows"] == 5
 
 
+@pytest.mark.row("F7")
 def test_bad_rows_stop_or_are_skipped(producer, load, rows, redis_url):
     lines = rows.read_bytes().split(b"\n")
     lines[1233] = b'{"prompt":'

@@ -126,6 +126,7 @@ def test_a_run_that_is_only_in_object_storage_is_said(producer, loaded, redis_ur
     assert json.loads(producer("status", RUN, "--json").out)["state"] == "not_in_redis"
 
 
+@pytest.mark.row("F1")
 def test_an_incomplete_load_is_said(producer, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt":"x"}\n' * 100)

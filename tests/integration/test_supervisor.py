@@ -104,6 +104,7 @@ async def test_a_stop_lets_the_engine_finish_what_it_has(tmp_path):
         assert (await answer).ok
 
 
+@pytest.mark.row("B1")
 async def test_a_crash_with_requests_in_flight_ends_them_and_it_comes_back(tmp_path):
     async with supervised(fake_spec(tmp_path, "--token-seconds", "0.05")) as it:
         await it.supervisor.wait_ready()
@@ -120,6 +121,7 @@ async def test_a_crash_with_requests_in_flight_ends_them_and_it_comes_back(tmp_p
         assert (await it.ask()).ok
 
 
+@pytest.mark.row("B2")
 async def test_a_hang_behind_a_good_health_check_is_found(tmp_path):
     async with supervised(fake_spec(tmp_path)) as it:
         await it.supervisor.wait_ready()
@@ -131,6 +133,7 @@ async def test_a_hang_behind_a_good_health_check_is_found(tmp_path):
         assert (await it.ask()).ok
 
 
+@pytest.mark.row("B2")
 async def test_a_stopped_process_is_found(tmp_path):
     async with supervised(fake_spec(tmp_path, "--token-seconds", "0.05")) as it:
         await it.supervisor.wait_ready()
@@ -141,6 +144,7 @@ async def test_a_stopped_process_is_found(tmp_path):
         assert it.downs
 
 
+@pytest.mark.row("B9")
 async def test_requests_that_the_engine_forgot_are_found(tmp_path):
     async with supervised(fake_spec(tmp_path)) as it:
         await it.supervisor.wait_ready()
@@ -149,6 +153,7 @@ async def test_requests_that_the_engine_forgot_are_found(tmp_path):
         assert "idle" in it.downs[0][1] or "no token" in it.downs[0][1]
 
 
+@pytest.mark.row("B3")
 async def test_an_unhealthy_but_working_engine_is_left_alone(tmp_path):
     async with supervised(fake_spec(tmp_path, "--token-seconds", "0.05")) as it:
         await it.supervisor.wait_ready()
@@ -168,6 +173,7 @@ async def test_a_condemned_engine_is_replaced(tmp_path):
         assert it.downs == [(1, "every request fails")]
 
 
+@pytest.mark.row("B4")
 async def test_failed_starts_in_a_row_are_fatal_with_the_last_words(tmp_path):
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     async with supervised(fake_spec(tmp_path, "--refuse", words)) as it:
@@ -181,6 +187,7 @@ async def test_failed_starts_in_a_row_are_fatal_with_the_last_words(tmp_path):
         assert it.downs == []  # it never served
 
 
+@pytest.mark.row("B4")
 async def test_a_failure_that_lasts_is_fatal_at_once(tmp_path):
     async with supervised(fake_spec(tmp_path, "--no-such-flag")) as it:
         with pytest.raises(EngineError, match="code 2"):
@@ -200,6 +207,7 @@ async def test_a_start_that_failed_once_is_tried_again(tmp_path):
         assert it.supervisor.incarnation > 1
 
 
+@pytest.mark.row("B4")
 async def test_a_start_beyond_its_budget_is_ended(tmp_path):
     budget = replace(BUDGET, start_seconds=1.0, attempts=1)
     async with supervised(fake_spec(tmp_path, "--start-seconds", "60"), budget=budget) as it:
@@ -207,12 +215,14 @@ async def test_a_start_beyond_its_budget_is_ended(tmp_path):
             await it.supervisor.wait_ready()
 
 
+@pytest.mark.row("B4")
 async def test_a_slow_start_within_its_budget_is_waited_for(tmp_path):
     async with supervised(fake_spec(tmp_path, "--start-seconds", "1.5")) as it:
         await it.supervisor.wait_ready()
         assert it.supervisor.incarnation == 1
 
 
+@pytest.mark.row("B4")
 async def test_children_that_ignore_sigterm_and_keep_the_port_are_killed(tmp_path):
     spec = fake_spec(tmp_path, "--stubborn-child")
     async with supervised(spec) as it:
@@ -235,6 +245,7 @@ async def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace(tmp_path
         assert it.supervisor.state is S.STOPPED
 
 
+@pytest.mark.row("A5")
 async def test_a_second_consumer_for_the_place_is_refused_and_the_first_named(tmp_path):
     spec = fake_spec(tmp_path)
     async with supervised(spec) as it:
@@ -243,6 +254,7 @@ async def test_a_second_consumer_for_the_place_is_refused_and_the_first_named(tm
             await Supervisor(FakeSglang(), spec).start()
 
 
+@pytest.mark.row("B4")
 async def test_a_taken_port_is_told(tmp_path):
     spec = fake_spec(tmp_path)
     listener = await asyncio.start_server(lambda r, w: w.close(), spec.host, spec.port)

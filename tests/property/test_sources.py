@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def test_no_bytes_break_the_array_splitter(data):
         list(split_array([b"[", data], limit=50))
 
 
+@pytest.mark.row("F7")
 @settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(data):
@@ -100,6 +102,7 @@ def test_no_row_breaks_the_shapes(raw):
     dumps(made)
 
 
+@pytest.mark.row("F9")
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_id_is_data(name):
     assert canonical_row(0, {"prompt": "x", "id": name}).id == name

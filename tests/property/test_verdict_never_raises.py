@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -39,6 +40,8 @@ def test_any_bytes_get_a_class(status, body, error, data) -> None:
             assert got.verdict is not Verdict.OK
 
 
+@pytest.mark.row("B6")
+@pytest.mark.row("F10")
 @given(answer=answers, text=st.text(max_size=200), opened=st.booleans())
 @example(answer=None, text="</think><think></think>", opened=True)
 def test_any_answer_gets_a_class_and_only_whole_text_is_ok(answer, text, opened) -> None:

@@ -59,6 +59,26 @@ def test_a_willing_engine_is_filled_in_a_dozen_samples(max_running) -> None:
     assert window.size > max_running
 
 
+@given(max_running=st.integers(1, 5000))
+def test_a_large_engine_is_filled_in_as_few_samples_as_a_small_one(max_running) -> None:
+    window = Window(max_running)
+    for _ in range(5):
+        window.observe(calm(window, token_usage=0.02), in_flight=window.size)
+    assert window.size == window.ceiling
+
+
+@given(max_running=st.integers(2, 5000), share=st.floats(0.0005, 0.9))
+def test_it_never_grows_past_what_the_token_pool_would_hold(max_running, share) -> None:
+    """Each request takes the same share of the pool: the pool is never planned to be full."""
+    each = share / max_running if share > 0.1 else share
+    window = Window(max_running)
+    for _ in range(60):
+        before, usage = window.size, min(1.0, window.size * each)
+        size = window.observe(calm(window, token_usage=usage), in_flight=window.size)
+        if size > before + 1:
+            assert size * each <= 0.93
+
+
 @given(max_running=st.integers(16, 5000))
 def test_it_recovers_after_a_retraction(max_running) -> None:
     window = Window(max_running, size=0)

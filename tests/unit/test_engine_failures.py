@@ -10,6 +10,7 @@ def captured_log(name: str) -> list[str]:
     return (FIXTURES / f"{name}.txt").read_text().splitlines()
 
 
+@pytest.mark.row("B4")
 def test_a_real_start_without_memory_names_the_flag():
     lines = captured_log("log_no_memory")
     failure = recognise(lines)
@@ -19,6 +20,7 @@ def test_a_real_start_without_memory_names_the_flag():
     assert "leave no GPU memory" in last_words(lines)
 
 
+@pytest.mark.row("B5")
 def test_a_real_device_assert_points_to_the_tokenizer():
     failure = recognise(captured_log("log_device_assert"))
     assert failure is not None
@@ -29,6 +31,7 @@ def test_a_log_of_a_good_start_is_no_failure():
     assert recognise(captured_log("log_ready")) is None
 
 
+@pytest.mark.row("B5")
 @pytest.mark.parametrize(
     ("line", "lasting"),
     [

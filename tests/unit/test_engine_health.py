@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_no_work_for_the_stall_time_with_requests_in_flight_is_stuck():
     assert "no token and no answer for 100 s with 3 requests" in feed(Liveness(100), *samples)
 
 
+@pytest.mark.row("B3")
 def test_growing_counters_keep_it_alive_for_ever():
     samples = [Sample(float(t), 3, 0, load(work=t)) for t in range(0, 10_000, 10)]
     assert feed(Liveness(30), *samples) == ""
@@ -52,6 +54,7 @@ def test_a_busy_engine_may_be_silent_up_to_the_stall_time():
     assert feed(Liveness(300, silent_seconds=60), *samples) == ""
 
 
+@pytest.mark.row("B9")
 def test_an_engine_that_calls_itself_idle_while_we_wait_is_stuck_sooner():
     samples = [Sample(float(t), 2, 0, load(work=5, running=0)) for t in range(0, 31, 5)]
     assert "says that it is idle" in feed(Liveness(300, lost_seconds=30), *samples)

@@ -43,6 +43,7 @@ def test_good_data_is_read(data, values):
     assert rows(data) == values
 
 
+@pytest.mark.row("F7")
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -70,6 +71,7 @@ def test_a_bad_row_is_a_fault_with_its_line_and_its_neighbours_are_read(bad, rea
     assert reason in fault.reason
 
 
+@pytest.mark.row("F7")
 def test_lone_surrogates_are_replaced_and_counted():
     (row,) = read(b'{"a\\udfff":["x\\ud800y",{"b":"\\udc00"}],"big":123456789012345678901}\n')
     assert row.value == {"a�": ["x�y", {"b": "�"}], "big": 123456789012345678901.0}
@@ -98,6 +100,7 @@ def test_faults_in_an_array_have_the_line_of_their_element():
     assert isinstance(found[1], Fault)
 
 
+@pytest.mark.row("F6")
 def test_an_over_long_line_is_passed_over_without_being_held():
     class Endless(io.RawIOBase):
         left = 200

@@ -75,6 +75,7 @@ def test_what_is_not_there_is_said(name, what, tmp_path, monkeypatch):
         read(name)
 
 
+@pytest.mark.row("F12")
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(LINES)

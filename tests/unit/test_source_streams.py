@@ -39,6 +39,7 @@ def collect(source, into):
         into.append(piece)
 
 
+@pytest.mark.row("F7")
 @pytest.mark.parametrize("pack", [gzip.compress, codec.compress])
 def test_a_cut_file_gives_what_is_there_and_then_an_error(pack):
     packed = pack(TEXT)
@@ -53,6 +54,7 @@ def test_a_cut_between_the_frames_is_no_cut(pack):
     assert unpacked(pack(TEXT) + pack(b"")) == TEXT
 
 
+@pytest.mark.row("F7")
 @pytest.mark.parametrize("pack", [gzip.compress, codec.compress])
 def test_a_broken_file_is_an_error(pack):
     packed = bytearray(pack(bytes(range(256)) * 200))
@@ -61,6 +63,7 @@ def test_a_broken_file_is_an_error(pack):
         unpacked(bytes(packed))
 
 
+@pytest.mark.row("F6")
 def test_a_bomb_is_an_error_before_it_is_unpacked():
     bomb = codec.compress(bytes(50_000_000))
     limits = Limits(expansion=100, expansion_floor=2**20)

@@ -70,6 +70,7 @@ def test_the_limit_takes_the_first_rows(tmp_path):
     assert read(tmp_path, numbered(1500), limit=1000).rows == 1000
 
 
+@pytest.mark.row("F6")
 def test_too_deep_and_too_large_rows_are_faults(tmp_path):
     deep = b'{"prompt":"x","deep":' + b"[" * 400 + b"]" * 400 + b"}\n"
     large = b'{"prompt":"' + b"y" * 500 + b'"}\n'
@@ -100,6 +101,7 @@ def test_folders_of_killed_passes_are_removed_and_living_ones_kept(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.row("F8")
 def test_repeats_are_tallied(tmp_path):
     with Tally(tmp_path) as tally:
         for text in ["a", "b", "a", "a", "ü"]:

@@ -92,6 +92,7 @@ def test_a_refusal_is_classed_by_status_and_text(status, body, verdict) -> None:
     assert refused(status, body).verdict is verdict
 
 
+@pytest.mark.row("F5")
 def test_a_too_long_prompt_is_refused_with_both_token_counts() -> None:
     text = refused(
         400, {"error": {"message": "The input (400000 tokens) is longer than the model's context"
@@ -106,11 +107,13 @@ def test_no_answer_is_the_engine_down_and_a_late_one_a_timeout() -> None:
     assert examined(Reply(None, b"", "timed out after 5 s")).verdict is Verdict.TIMEOUT
 
 
+@pytest.mark.row("B8")
 def test_a_mixed_up_answer_is_refused() -> None:
     assert examined(Reply(200, b""), answer(rid="f" * 32)).verdict is Verdict.MALFORMED
     assert isinstance(examined(Reply(200, b""), answer(rid=None)), Answer)
 
 
+@pytest.mark.row("B6")
 def test_an_abort_within_200_is_no_success() -> None:
     fault = examined(Reply(200, b""), answer(finish_reason="abort", detail="Aborted"))
     assert fault.verdict is Verdict.ABORTED
