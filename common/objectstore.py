@@ -169,7 +169,8 @@ def open_store(settings: Settings) -> ObjectStore:
             why=f"It comes from {origin_of('s3_endpoint', {})}.",
             fix=f"For example: export {names_of('s3_endpoint')[0]}=http://127.0.0.1:9000",
         )
-    from common.s3 import S3Store, credentials_of  # noqa: PLC0415 - the SDK takes 0.5 s to import
+    from common.s3 import S3Store  # noqa: PLC0415 - the SDK takes 0.5 s to import
+    from common.s3_credentials import credentials_of  # noqa: PLC0415 - the same
 
     return S3Store(
         bucket=place.netloc,

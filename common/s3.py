@@ -1,4 +1,4 @@
-"""The S3 store; the only module that knows the minio SDK."""
+"""The S3 store: the SDK's calls with our retries, and the conditional PUT that it lacks."""
 
 from __future__ import annotations
 
@@ -10,65 +10,31 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
 
 import stamina
-import urllib3
 from minio import Minio
-from minio.credentials.providers import (
-    AWSConfigProvider,
-    ChainedProvider,
-    EnvAWSProvider,
-    IamAwsProvider,
-    Provider,
-    StaticProvider,
-)
-from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from minio.signer import sign_v4_s3
 
 from common.errors import StoreAwayError, StoreError
 from common.objectstore import Created, ObjectMissingError, ObjectStat
-from common.settings import names_of
+from common.s3_refusals import FAILURES, error_in, refusal, worth_a_retry
+from common.s3_wire import open_pool, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from common.settings import Settings
+    from minio.credentials.providers import Provider
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _MIN_MULTIPART = 5 << 20
-_GONE = frozenset({"NoSuchKey", "NoSuchObject", "ResourceNotFound"})
-_FINAL = frozenset(  # a repeat of the same call cannot help
-    {
-        "AccessDenied",
-        "AuthorizationHeaderMalformed",
-        "InvalidAccessKeyId",
-        "InvalidBucketName",
-        "NoSuchBucket",
-        "PreconditionFailed",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-    | _GONE
-)
 RETRY_ATTEMPTS = 5
 RETRY_SECONDS = 30.0
-CONNECT_SECONDS = 5.0
-READ_SECONDS = 120.0
-
-
-def credentials_of(settings: Settings) -> Provider:
-    """Return the given keys, or else what the environment, ~/.aws or the machine offers."""
-    if settings.s3_access_key and settings.s3_secret_key:
-        token = settings.s3_session_token
-        return StaticProvider(
-            settings.s3_access_key.get_secret_value(),
-            settings.s3_secret_key.get_secret_value(),
-            token.get_secret_value() if token else None,
-        )
-    return ChainedProvider([EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider()])
+_OUTCOMES = {200: Created.CREATED, 412: Created.EXISTS, 409: Created.CONFLICT}
+_PASSING = frozenset({408, 429})  # of 400 to 499: those that say nothing about the request
+_NOT_IMPLEMENTED = 501
 
 
 class S3Store:
@@ -90,11 +56,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._region = region
         self._credentials = credentials
-        self._http = urllib3.PoolManager(
-            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
-            maxsize=16,
-            retries=False,  # one layer of retries, and it is ours
-        )
+        self._http = open_pool()
         self._minio = Minio(
             endpoint,
             secure=secure,
@@ -138,7 +100,28 @@ class S3Store:
 
         The SDK has no parameter for the condition, and a presigned URL signs neither it nor the
         metadata (which stores then refuse), so the request is signed with the SDK's own signer.
+
+        Raises:
+            StoreError: nothing was written, since the store refuses the request itself.
         """
+        try:
+            url, headers = self._signed_put(key, data, content_type, metadata)
+        except FAILURES as error:  # no keys, or whoever hands them out does not answer
+            raise self._refusal("write", key, error) from error
+        try:
+            answer = self._http.request("PUT", url, body=data, headers=headers)
+        except FAILURES:
+            return Created.UNKNOWN
+        outcome = _OUTCOMES.get(answer.status, Created.UNKNOWN)
+        if outcome is Created.CREATED and not answer.headers.get("etag"):
+            return Created.UNKNOWN  # not a store's answer, but the page of something before it
+        if outcome is Created.UNKNOWN and _is_refusal(answer.status):
+            raise self._refusal("write", key, error_in(answer))
+        return outcome
+
+    def _signed_put(
+        self, key: str, data: bytes, content_type: str, metadata: Mapping[str, str]
+    ) -> tuple[str, Mapping[str, str]]:
         url = urlsplit(self._minio.get_presigned_url("PUT", self._bucket, self._prefix + key))
         url = url._replace(query="")
         digest = hashlib.sha256(data).hexdigest()
@@ -163,14 +146,7 @@ class S3Store:
             content_sha256=digest,
             date=now,
         )
-        try:
-            answer = self._http.request(
-                "PUT", url.geturl(), body=data, headers=cast("dict[str, str]", signed)
-            )
-        except (urllib3.exceptions.HTTPError, OSError):
-            return Created.UNKNOWN
-        by_status = {200: Created.CREATED, 412: Created.EXISTS, 409: Created.CONFLICT}
-        return by_status.get(answer.status, Created.UNKNOWN)
+        return url.geturl(), cast("dict[str, str]", signed)
 
     def get(self, key: str) -> bytes:
         """See :class:`ObjectStore`."""
@@ -189,14 +165,10 @@ class S3Store:
             request_headers={"If-Match": f'"{etag}"'} if etag else None,
         )
         try:
-            data = bytes(answer.read())
+            return read_body(answer)
         finally:
             answer.close()
             answer.release_conn()
-        expected = answer.headers.get("content-length")
-        if expected is not None and int(expected) != len(data):
-            raise urllib3.exceptions.IncompleteRead(len(data), int(expected))
-        return data
 
     def stat(self, key: str) -> ObjectStat | None:
         """See :class:`ObjectStore`."""
@@ -249,82 +221,76 @@ class S3Store:
         """See :class:`ObjectStore`.
 
         Raises:
+            StoreAwayError: it does not answer.
             StoreError: a right is missing, or a conditional write overwrote an object.
         """
         key = f".genq-probe/{secrets.token_hex(8)}"
         self.put(f"{key}-a", b"a")
         try:
-            first = self.create(f"{key}-b", b"b", metadata={"genq-writer": "probe"})
-            if first is not Created.CREATED:
-                self._refuse("write", key, None)
-            second = self.create(f"{key}-b", b"c")
+            self._create_surely(f"{key}-b", b"b")
+            second = self._create_surely(f"{key}-b", b"c")
             if second is Created.CREATED or self.get(f"{key}-b") != b"b":
                 raise StoreError(
                     f"{self.url} ignores If-None-Match, so two sinks could overwrite each other.",
                     why=f"{self.endpoint} accepted a second conditional PUT of the same key.",
                     fix="Use a store that honours it, or a single sink: gen-sink --single-writer",
                 )
-            found = self.stat(f"{key}-b")
-            if found is None or found.metadata.get("genq-writer") != "probe":
-                raise StoreError(
-                    f"{self.url} does not keep the metadata of objects.",
-                    why="A lost answer to a commit could not be told from somebody else's commit.",
-                    fix="Use a store that keeps x-amz-meta-* headers.",
-                )
-            if sum(1 for _ in self.list(key)) != 2:
-                raise StoreError(
-                    f"{self.url} does not list what was just written.",
-                    why="Commits rest on read-after-write listing.",
-                    fix="Use a store with strong consistency.",
-                )
+            self._check_reading(key)
         finally:
-            self.delete(f"{key}-a")
-            self.delete(f"{key}-b")
+            for name in ("a", "b"):
+                with suppress(StoreError):  # the first error counts; a leftover does no harm
+                    self.delete(f"{key}-{name}")
+        self.delete(f"{key}-a")  # again, since the right to delete was not proven yet
+
+    def _create_surely(self, key: str, data: bytes) -> Created:
+        """Return CREATED or EXISTS: conditional PUTs until one of them is answered so."""
+        retry = stamina.retry_context(
+            on=StoreAwayError, attempts=RETRY_ATTEMPTS, timeout=RETRY_SECONDS
+        )
+        for attempt in retry:
+            with attempt:
+                outcome = self.create(key, data, metadata={"genq-writer": "probe"})
+                if outcome in (Created.CREATED, Created.EXISTS):
+                    return outcome
+                raise StoreAwayError(
+                    f"Cannot write {self.url}/{key}.",
+                    why=f"{self.endpoint}: a conditional PUT was not answered, or with an error.",
+                    fix=f"Check that {self.endpoint} answers.",
+                )
+        raise AssertionError("stamina ends with an answer or an error")
+
+    def _check_reading(self, key: str) -> None:
+        found = self.stat(f"{key}-b")
+        if found is None or found.metadata.get("genq-writer") != "probe":
+            raise StoreError(
+                f"{self.url} does not keep the metadata of objects.",
+                why="A lost answer to a commit could not be told from somebody else's commit.",
+                fix="Use a store that keeps x-amz-meta-* headers.",
+            )
+        if sum(1 for _ in self.list(key)) != 2:
+            raise StoreError(
+                f"{self.url} does not list what was just written.",
+                why="Commits rest on read-after-write listing.",
+                fix="Use a store with strong consistency.",
+            )
 
     def _call(self, verb: str, key: str, call: Callable[[], T]) -> T:
         """Run one SDK call with retries, and turn its errors into ours."""
         retry = stamina.retry_context(
-            on=_worth_a_retry, attempts=RETRY_ATTEMPTS, timeout=RETRY_SECONDS
+            on=worth_a_retry, attempts=RETRY_ATTEMPTS, timeout=RETRY_SECONDS
         )
         try:
             for attempt in retry:
                 with attempt:
                     return call()
-        except (MinioException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            self._refuse(verb, key, error)
+        except FAILURES as error:
+            raise self._refusal(verb, key, error) from error
         raise AssertionError("stamina ends with an answer or an error")
 
-    def _refuse(self, verb: str, key: str, error: BaseException | None) -> NoReturn:
-        code = (error.code or "") if isinstance(error, S3Error) else ""
-        where = f"{self.url}/{key}"
-        if code in _GONE:
-            raise ObjectMissingError(f"{where} is not there.", why=str(error)) from error
-        remedies = {
-            "NoSuchBucket": f"Create it: mc mb, aws s3 mb s3://{self._bucket}",
-            "AccessDenied": "Give the key the rights to get, put, list and delete there.",
-            "InvalidAccessKeyId": f"Check {names_of('s3_access_key')[-1]}.",
-            "SignatureDoesNotMatch": f"Check {names_of('s3_secret_key')[-1]}.",
-            "RequestTimeTooSkewed": "Set this machine's clock.",
-        }
-        default = f"Check that {self.endpoint} answers, and {names_of('s3_endpoint')[0]}."
-        kind = StoreAwayError if _away(error) else StoreError
-        raise kind(
-            f"Cannot {verb} {where}.",
-            why=f"{self.endpoint}: {error or 'a conditional PUT was not answered with 200'}",
-            fix=remedies.get(code, default),
-        ) from error
+    def _refusal(self, verb: str, key: str, error: BaseException) -> StoreError:
+        return refusal(error, verb=verb, key=key, url=self.url, endpoint=self.endpoint)
 
 
-def _worth_a_retry(error: Exception) -> bool:
-    if isinstance(error, S3Error):
-        return error.code not in _FINAL
-    return isinstance(
-        error, (InvalidResponseError, ServerError, urllib3.exceptions.HTTPError, OSError)
-    )
-
-
-def _away(error: BaseException | None) -> bool:
-    """Return whether nothing answered, or a server that is only starting."""
-    if isinstance(error, urllib3.exceptions.SSLError):
-        return False
-    return isinstance(error, (ServerError, urllib3.exceptions.HTTPError, OSError))
+def _is_refusal(status: int) -> bool:
+    client = 400 <= status < 500 and status not in _PASSING
+    return client or status == _NOT_IMPLEMENTED

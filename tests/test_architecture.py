@@ -22,8 +22,8 @@ MAX_FUNCTION_LINES = 60
 # Library -> the only places that may import it.
 OWNERS = {
     "aiohttp": ("consumer/engine/http.py",),
-    "minio": ("common/s3.py",),
-    "urllib3": ("common/s3.py",),
+    "minio": ("common/s3",),
+    "urllib3": ("common/s3",),
     "optuna": ("consumer/tuning/search.py",),
     "pyarrow": ("common/parts/parquet.py", "producer/sources/parquet.py"),
     "pydantic": ("common/settings.py", "producer/sources/"),

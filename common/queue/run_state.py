@@ -6,7 +6,6 @@ Reading changes nothing: :meth:`Runs.sample` is one script that cannot write.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -16,7 +15,7 @@ from common.errors import ConflictError, QueueError, RunClosedError
 from common.ids import Epoch, Item, RunName, WorkerName, item_of_job, new_epoch
 from common.keys import RQ_SUSPENDED, RUNS, RunKeys
 from common.queue import workers
-from common.queue.failures import decode_reason
+from common.queue.failures import FailureInfo, read_reasons
 from common.queue.scan import open_bitmap
 from common.queue.scripts import ANY_EPOCH, Scripts, explain
 from common.records import RunInfo, Verdict
@@ -31,20 +30,10 @@ if TYPE_CHECKING:
 
 CANCEL_ITEMS = 1000
 REQUEUE_ITEMS = 500
+REASON_ITEMS = 1000  # a round trip
 _COMMIT_ITEMS = 500
 _SETTLE_TRIES = 5
 _SETTLE_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class FailureInfo:
-    """A dead item, and why."""
-
-    item: Item
-    verdict: str
-    text: str
-    worker: str
-    at: float  # unix s
 
 
 # Inside Runs, `list` is its method.
@@ -209,24 +198,24 @@ class Runs:
 
     async def failures(self, run: RunName, *, limit: int) -> FailureInfos:
         """Return dead items with their reasons, at most ``limit``."""
-        keys = RunKeys(run)
-        found: FailureInfos = []
+        found: dict[Item, str] = {}
         async for item, name in self._dead(run):
             if len(found) == limit:
                 break
-            key = f"{keys.result_prefix}{item}"
-            last = await self._ask(run, self._redis.xrevrange(key, count=1))
-            fields = last[0][1] if last else {}
-            found.append(
-                FailureInfo(
-                    item,
-                    name,
-                    decode_reason(fields.get(b"exc_string", b"")) if fields else "",
-                    fields.get(b"worker_name", b"").decode(),
-                    int(last[0][0].split(b"-")[0]) / 1000 if last else 0.0,
-                )
-            )
-        return found
+            found[item] = name
+        return await self.reasons(run, found)
+
+    async def dead_items(self, run: RunName) -> dict[Item, str]:
+        """Return all dead items with their classes; their reasons are much larger."""
+        return {item: name async for item, name in self._dead(run)}
+
+    async def reasons(self, run: RunName, dead: Mapping[Item, str]) -> FailureInfos:
+        """Return why dead items failed, given with their classes; in their order."""
+        pairs, told = list(dead.items()), FailureInfos()
+        for start in range(0, len(pairs), REASON_ITEMS):
+            some = dict(pairs[start : start + REASON_ITEMS])
+            told += await self._ask(run, read_reasons(self._redis, run, some))
+        return told
 
     async def failures_by_class(self, run: RunName) -> dict[str, int]:
         """Return how many items are dead, by class; the commonest first."""

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from consumer.sink.recover import Ledger
 
 log = structlog.get_logger()
+_WHY = {
+    Created.CONFLICT: "Another write of it was under way (409), and nothing is there.",
+    Created.EXISTS: "It was there (412), and cannot be found any more.",
+    Created.UNKNOWN: "Its conditional PUT was not answered, or with an error; nothing is there.",
+}
 declare("sink.encoded", "sink.part.put", "sink.index.put")
 
 
@@ -149,7 +154,8 @@ class PartWriter:
             return self._token_of(found) == draft.index.token
         raise StoreError(
             f"{self._store.url}/{key} could not be written.",
-            why=f"The conditional PUT ended with {outcome.name}, and nothing is there.",
+            why=_WHY[outcome],
+            fix="It is tried again until it is clear; nothing is lost.",
         )
 
     def _token_of(self, found: ObjectStat) -> str:

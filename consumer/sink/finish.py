@@ -22,11 +22,12 @@ from common.records import Row
 from consumer.sink.card import readme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from common.ids import Item
     from common.objectstore import ObjectStore, RunPaths
     from common.parts.index import FoundPart
-    from common.queue.run_state import FailureInfo
+    from common.queue.failures import FailureInfo
     from common.records import RunManifest
     from consumer.sink.recover import Ledger
 
@@ -60,71 +61,53 @@ class Summary:
     completion_tokens: int
 
 
-def write_end(
-    store: ObjectStore,
-    paths: RunPaths,
-    manifest: RunManifest,
-    ledger: Ledger,
-    failures: Sequence[FailureInfo],
-) -> Summary:
-    """Write the last objects of a run in which nothing is open; _SUCCESS is the last of them.
+class DeadLetters:
+    """failed.jsonl in the making; of the dead letters only its lines are kept in memory."""
 
-    Raises:
-        StoreError: the store gave no answer; call it again.
-        VerifyError: storage lacks items that the queue takes for committed, or a part is damaged.
-    """
-    ledger.catch_up()
-    dead = _dead(manifest, ledger, failures)
-    store.put(
-        paths.failed,
-        b"".join(_dead_letters(store, paths, manifest, dead)),
-        content_type="application/x-ndjson",
-    )
-    hit("sink.finish.failed")
-    survey = _Survey(paths)
-    for part in walk(store, paths, ledger.suffix):
-        survey.take(part)
-    summary = survey.summary(manifest, ledger, dead)
-    store.put(paths.manifest, _manifest(manifest, summary, survey.listed), content_type=_JSON)
-    hit("sink.finish.manifest")
-    url = f"{store.url}/{paths.run}"
-    store.put(paths.readme, readme(summary, url).encode(), content_type="text/markdown")
-    hit("sink.finish.readme")
-    success = {"items": summary.items, "committed": summary.committed, "dead": summary.dead}
-    store.put(paths.success, codec.dumps(success), content_type=_JSON)
-    hit("sink.finish.success")
-    return summary
+    def __init__(
+        self, store: ObjectStore, paths: RunPaths, manifest: RunManifest, ledger: Ledger
+    ) -> None:
+        self.classes: Counter[str] = Counter()
+        self.data = bytearray()
+        self._store = store
+        self._paths = paths
+        self._manifest = manifest
+        self._ledger = ledger
+        self._shard = -1
+        self._rows: list[bytes] = []  # of that shard
 
+    def choose(self, dead: Iterable[Item]) -> list[Item]:
+        """Return the dead items in order, those left out that were committed after all.
 
-def _dead(
-    manifest: RunManifest, ledger: Ledger, failures: Sequence[FailureInfo]
-) -> list[FailureInfo]:
-    """Return the dead letters by item, those left out that were committed after all."""
-    accounted = ledger.copy_of_bits()
-    dead = [one for one in sorted(failures, key=lambda one: one.item) if accounted.add(one.item)]
-    missing = manifest.items - len(accounted)
-    if missing:
-        raise VerifyError(
-            f"Run {manifest.run} is closed, but storage lacks {missing} of its items.",
-            why=f"The first is item {next(accounted.missing())}; a part may have been deleted.",
-            fix=f"gen-producer load --run {manifest.run}    puts back what is missing",
-        )
-    return dead
+        Raises:
+            StoreError: the store gave no answer; call it again.
+            VerifyError: storage lacks items that the queue takes for committed.
+        """
+        self._ledger.catch_up()
+        accounted = self._ledger.copy_of_bits()
+        chosen = [item for item in sorted(dead) if accounted.add(item)]
+        missing = self._manifest.items - len(accounted)
+        if missing:
+            raise VerifyError(
+                f"Run {self._manifest.run} is closed, but storage lacks {missing} of its items.",
+                why=f"The first is item {next(accounted.missing())}; a part may be gone.",
+                fix=f"gen-producer load --run {self._manifest.run}    puts back what is missing",
+            )
+        return chosen
 
+    def add(self, failures: Sequence[FailureInfo]) -> None:
+        """Add a line for each, in the order of `choose`, with its row as it was loaded.
 
-def _dead_letters(
-    store: ObjectStore, paths: RunPaths, manifest: RunManifest, dead: Sequence[FailureInfo]
-) -> Iterator[bytes]:
-    """Yield a line for each dead letter, with its row as it was loaded; one shard at a time."""
-    lines: list[bytes] = []
-    shard = -1
-    for one in dead:
-        number, sample = row_of(one.item, manifest.settings.samples)
-        if number // manifest.shard_rows != shard:
-            shard = number // manifest.shard_rows
-            data = store.get(paths.prompts(manifest.fingerprint, shard))
-            lines = codec.decompress(data, limit_bytes=_SHARD_LIMIT_BYTES).split(b"\n")
-        row = build(Row, codec.loads(lines[number % manifest.shard_rows]))
+        Raises:
+            StoreError: the store gave no answer; nothing was added, call it again.
+        """
+        lines = [self._line(one) for one in failures]
+        self.data += b"".join(lines)
+        self.classes.update(one.verdict for one in failures)
+
+    def _line(self, one: FailureInfo) -> bytes:
+        number, sample = row_of(one.item, self._manifest.settings.samples)
+        row = self._row(number)
         letter = {
             "k": one.item,
             "row": number,
@@ -137,7 +120,45 @@ def _dead_letters(
             "messages": row.messages,
             "metadata": row.metadata,
         }
-        yield codec.dumps(letter) + b"\n"
+        return codec.dumps(letter) + b"\n"
+
+    def _row(self, number: int) -> Row:
+        shard, place = divmod(number, self._manifest.shard_rows)
+        if shard != self._shard:
+            data = self._store.get(self._paths.prompts(self._manifest.fingerprint, shard))
+            self._rows = codec.decompress(data, limit_bytes=_SHARD_LIMIT_BYTES).split(b"\n")
+            self._shard = shard
+        return build(Row, codec.loads(self._rows[place]))
+
+
+def write_end(
+    store: ObjectStore,
+    paths: RunPaths,
+    manifest: RunManifest,
+    ledger: Ledger,
+    letters: DeadLetters,
+) -> Summary:
+    """Write the last objects of a run in which nothing is open; _SUCCESS is the last of them.
+
+    Raises:
+        StoreError: the store gave no answer; call it again.
+        VerifyError: a part is damaged.
+    """
+    store.put(paths.failed, bytes(letters.data), content_type="application/x-ndjson")
+    hit("sink.finish.failed")
+    survey = _Survey(paths)
+    for part in walk(store, paths, ledger.suffix):
+        survey.take(part)
+    summary = survey.summary(manifest, ledger, letters)
+    store.put(paths.manifest, _manifest(manifest, summary, survey.listed), content_type=_JSON)
+    hit("sink.finish.manifest")
+    url = f"{store.url}/{paths.run}"
+    store.put(paths.readme, readme(summary, url).encode(), content_type="text/markdown")
+    hit("sink.finish.readme")
+    success = {"items": summary.items, "committed": summary.committed, "dead": summary.dead}
+    store.put(paths.success, codec.dumps(success), content_type=_JSON)
+    hit("sink.finish.success")
+    return summary
 
 
 class _Survey:
@@ -171,9 +192,7 @@ class _Survey:
         self._prompt_tokens += index.prompt_tokens
         self._completion_tokens += index.completion_tokens
 
-    def summary(
-        self, manifest: RunManifest, ledger: Ledger, dead: Sequence[FailureInfo]
-    ) -> Summary:
+    def summary(self, manifest: RunManifest, ledger: Ledger, letters: DeadLetters) -> Summary:
         return Summary(
             run=manifest.run,
             suffix=ledger.suffix,
@@ -181,9 +200,9 @@ class _Survey:
             samples=manifest.settings.samples,
             items=manifest.items,
             committed=len(ledger),
-            dead=len(dead),
+            dead=letters.classes.total(),
             verdicts=dict(self._verdicts),
-            failures=dict(Counter(one.verdict for one in dead)),
+            failures=dict(letters.classes),
             engines=sorted(self._engines),
             models=sorted(self._models),
             prompt_tokens=self._prompt_tokens,

@@ -8,73 +8,41 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
 from common.build import NewerVersionError
-from common.errors import EpochError, GenqError, QueueError, StoreError, VerifyError
+from common.errors import EpochError, GenqError, QueueError, VerifyError
 from common.failpoint import declare, hit
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import read_manifest
 from common.queue.results import ResultStream
 from common.records import Verdict
-from consumer.sink.batcher import Batch, Batcher, Bounds
-from consumer.sink.card import closing_lines
+from consumer.sink.batcher import Batch, Batcher
 from consumer.sink.commit import PartWriter, UnstorableError
 from consumer.sink.decode import decode
-from consumer.sink.finish import write_end
-from consumer.sink.outage import Outage, StoppingError, pause
+from consumer.sink.ending import Ending
+from consumer.sink.intake import Intake
+from consumer.sink.outage import StoppingError, pause
 from consumer.sink.recover import Ledger
+from consumer.sink.tools import Calls
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
-
-    import redis.asyncio
+    from collections.abc import Sequence
 
     from common.audit import RunCounts
-    from common.objectstore import ObjectStore
     from common.parts.index import PartIndex
-    from common.queue.prompts import QueueLimits
-    from common.queue.run_state import Runs
     from common.records import Completion, RunInfo, RunManifest, StreamEntry
+    from consumer.sink.tools import Tools
 
-T = TypeVar("T")
 log = structlog.get_logger()
-READ_ENTRIES = 50
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
 LOOK_SECONDS = 0.5  # between looks at a run's counts
 BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
 FLUSH_SECONDS = 20.0  # what a last commit may take after SIGTERM
-declare(
-    "sink.read",
-    "sink.commit.before",
-    "sink.commit.after",
-    "sink.closed",
-    "sink.reopen.success_gone",
-    "sink.reopen.opened",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What all runs of one sink share."""
-
-    redis: redis.asyncio.Redis
-    runs: Runs
-    limits: QueueLimits
-    store: ObjectStore
-    bounds: Bounds
-    suffix: str
-    folder: Path
-    consumer: str
-    claim_seconds: float  # results that another sink read so long ago are taken over
-    stop: asyncio.Event
-    clock: Callable[[], float]
-    say: Callable[[str], None]
-    redis_calls: asyncio.Semaphore  # fewer than the client has connections
+declare("sink.read", "sink.commit.before", "sink.commit.after", "sink.closed")
 
 
 @dataclass(slots=True)
@@ -99,16 +67,16 @@ class RunSink:
         self._fingerprint = info.fingerprint
         self._paths = RunPaths(info.run)
         self._stream = ResultStream(tools.redis, info.run, info.epoch, tools.limits)
-        self._storage = Outage("storage", tools.stop, retried=StoreError)
-        self._queue = Outage("redis", tools.stop, retried=QueueError, final=(EpochError,))
+        self._calls = Calls(tools)
+        self._intake = Intake(tools, self._stream)
+        self._ending = Ending(tools, self._calls, info, self._paths)
         self._batcher = Batcher(tools.bounds, tools.clock)
         self._open: _Open | None = None
-        self._inherited: list[StreamEntry] | None = None  # own ones of a life before; None: unread
         self._closed = info.state == "closed"
         self._success = False  # _SUCCESS was seen or written
         self._behind = False  # Redis knows less committed items than the ledger
         self._left_newer = False  # results of a newer version were met
-        self._claim_at = self._look_at = 0.0
+        self._look_at = 0.0
 
     async def serve(self) -> None:
         """Serve the run until the sink stops or the run has another epoch."""
@@ -130,7 +98,7 @@ class RunSink:
 
     async def _step(self) -> None:
         opened = await self._opened()
-        entries = await self._ask(self._next_entries)
+        entries = await self._calls.redis(lambda: self._intake.next(self._batcher.room()))
         if entries:
             hit("sink.read")
             await self._accept(opened, entries)
@@ -141,7 +109,7 @@ class RunSink:
 
     async def _opened(self) -> _Open:
         if self._open is None:
-            self._open = await self._store(self._from_storage)
+            self._open = await self._calls.store(self._from_storage)
             self.broken = None
         return self._open
 
@@ -168,27 +136,11 @@ class RunSink:
         log.info("sink.run_opened", run=self.run, committed=len(ledger), parts=ledger.next)
         return _Open(manifest, ledger, writer)
 
-    async def _next_entries(self) -> Sequence[StreamEntry]:
-        """Return results: first one's own of a life before, then those left behind, then new."""
-        tools, room = self._tools, min(READ_ENTRIES, self._batcher.room())
-        if self._inherited is None:
-            self._inherited = await self._stream.pending(tools.consumer)
-            log.info("sink.inherited", run=self.run, entries=len(self._inherited))
-        if self._inherited:
-            mine, self._inherited = self._inherited[:room], self._inherited[room:]
-            return mine
-        if tools.clock() >= self._claim_at:
-            left = await self._stream.claim(
-                tools.consumer, idle_seconds=tools.claim_seconds, count=room
-            )
-            if left:
-                return left
-            self._claim_at = tools.clock() + tools.claim_seconds / 4
-        return await self._stream.read(tools.consumer, room, block_ms=None)
-
     async def _accept(self, opened: _Open, entries: Sequence[StreamEntry]) -> None:
         news = [entry for entry in entries if not self._batcher.holds(entry)]
-        for entry, result in zip(news, await asyncio.to_thread(decode, news), strict=True):
+        results = await asyncio.to_thread(decode, news)
+        self._intake.learn([result[1] for result in results if isinstance(result, tuple)])
+        for entry, result in zip(news, results, strict=True):
             if isinstance(result, NewerVersionError):
                 self._leave(result)
             elif isinstance(result, str):
@@ -207,7 +159,7 @@ class RunSink:
 
     async def _reject(self, entry: StreamEntry, reason: str) -> None:
         log.warning("sink.result_rejected", run=self.run, item=entry.item, reason=reason)
-        await self._ask(lambda: self._stream.reject(entry, Verdict.MALFORMED, reason))
+        await self._calls.redis(lambda: self._stream.reject(entry, Verdict.MALFORMED, reason))
 
     # --- the commit
 
@@ -217,7 +169,7 @@ class RunSink:
         opened.ledger.save(self._tools.folder)
         hit("sink.commit.before")
         entries = list(batch.entries.values())
-        new = await self._ask(lambda: self._stream.commit(entries))
+        new = await self._calls.redis(lambda: self._stream.commit(entries))
         hit("sink.commit.after")
         log.info(
             "sink.committed",
@@ -237,7 +189,7 @@ class RunSink:
                 return opened.writer.write(completions)
 
             try:
-                return await self._store(write)
+                return await self._calls.store(write)
             except UnstorableError as error:
                 for item, reason in error.reasons.items():
                     for entry in batch.drop(item):
@@ -252,7 +204,9 @@ class RunSink:
             return
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                standing = await self._store(lambda: read_manifest(self._tools.store, self.run))
+                standing = await self._calls.store(
+                    lambda: read_manifest(self._tools.store, self.run)
+                )
                 if standing.fingerprint == self._fingerprint:
                     await self._write(self._open, self._batcher.seal())
         except (GenqError, StoppingError, TimeoutError) as error:
@@ -276,8 +230,10 @@ class RunSink:
         missing = len(ledger) - counts.committed
         if missing > counts.generated or (missing > 0 and not self._behind):
             bits = ledger.copy_of_bits().to_bytes()
-            await self._ask(lambda: self._tools.runs.restore(self.run, self.epoch, committed=bits))
-            self._inherited = None
+            await self._calls.redis(
+                lambda: self._tools.runs.restore(self.run, self.epoch, committed=bits)
+            )
+            self._intake.read_again()
             log.warning("sink.redis_went_back", run=self.run, items=missing)
         self._behind = missing > 0
 
@@ -295,7 +251,7 @@ class RunSink:
         elif len(self._batcher):
             if not counts.queued + counts.waiting + counts.leased:
                 await self._flush(opened)
-        elif counts.settled and await self._ask(lambda: self._tools.runs.close(self.run)):
+        elif counts.settled and await self._calls.redis(lambda: self._tools.runs.close(self.run)):
             hit("sink.closed")
             self._closed = True
             self._look_at = 0.0
@@ -310,54 +266,17 @@ class RunSink:
         if counts.state != "closed":
             self._closed = self._success = self.over = False
         elif counts.queued + counts.waiting + counts.leased:
-            await self._reopen()
+            await self._ending.take_back()
+            self._closed = self._success = self.over = False
         else:
             if not self._success:
-                self._success = await self._has_success()
-            if not self._success:
-                await self._finish()
+                self._success = await self._ending.is_written() or await self._finish()
             self.dead = counts.dead
             self.over = self._success
 
-    async def _finish(self) -> None:
+    async def _finish(self) -> bool:
         opened = await self._opened()
-        tools = self._tools
-        failures = await self._ask(
-            lambda: tools.runs.failures(self.run, limit=opened.manifest.items)
-        )
-        summary = await self._store(
-            lambda: write_end(tools.store, self._paths, opened.manifest, opened.ledger, failures)
-        )
-        counts = await self._ask(lambda: tools.runs.sample(self.run))
-        if counts.state != "closed" or counts.epoch != self.epoch:
-            # Reopened meanwhile: _SUCCESS must not outlive that.
-            await self._store(lambda: tools.store.delete(self._paths.success))
-            return
-        self._success = True
-        log.info("sink.finished", run=self.run, committed=summary.committed, dead=summary.dead)
-        for line in closing_lines(summary, f"{tools.store.url}/{self.run}"):
-            tools.say(line)
-
-    async def _reopen(self) -> None:
-        """Take _SUCCESS away, open the run, and look again.
-
-        The second look is for a sink that was about to write _SUCCESS: whoever is last, sink or
-        reopening, takes it away.
-        """
-        store, runs = self._tools.store, self._tools.runs
-        await self._store(lambda: store.delete(self._paths.success))
-        hit("sink.reopen.success_gone")
-        await self._ask(lambda: runs.reopen(self.run))
-        hit("sink.reopen.opened")
-        await self._store(lambda: store.delete(self._paths.success))
-        self._closed = self._success = self.over = False
-        log.info("sink.reopened", run=self.run)
-
-    async def _has_success(self) -> bool:
-        found = await self._store(lambda: self._tools.store.stat(self._paths.success))
-        return found is not None
-
-    # --- calls
+        return await self._ending.write(opened.manifest, opened.ledger)
 
     async def _look(self) -> RunCounts | None:
         """Return the run's counts, or None if it is too early to ask again."""
@@ -365,20 +284,10 @@ class RunSink:
         if now < self._look_at or self._tools.stop.is_set():
             return None
         self._look_at = now + LOOK_SECONDS
-        counts = await self._ask(lambda: self._tools.runs.sample(self.run))
+        counts = await self._calls.redis(lambda: self._tools.runs.sample(self.run))
         if counts.epoch != self.epoch:
             raise EpochError(f"Run {self.run} has another epoch.")
         return counts
-
-    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def limited() -> T:
-            async with self._tools.redis_calls:
-                return await call()
-
-        return await self._queue.outlast(limited)
-
-    async def _store(self, call: Callable[[], T]) -> T:
-        return await self._storage.outlast(lambda: asyncio.to_thread(call))
 
     def _break(self, error: VerifyError) -> None:
         log.error("sink.broken", run=self.run, what=error.what, why=error.why, fix=error.fix)
@@ -386,4 +295,4 @@ class RunSink:
         self._open = None
         # What is in hand is still pending under our name; it is read again.
         self._batcher.seal()
-        self._inherited = None
+        self._intake.read_again()

@@ -17,7 +17,7 @@ from consumer.sink.run import RunSink
 if TYPE_CHECKING:
     from common.ids import RunName
     from common.records import RunInfo
-    from consumer.sink.run import Tools
+    from consumer.sink.tools import Tools
 
 log = structlog.get_logger()
 FIND_SECONDS = 1.0  # between looks for new runs

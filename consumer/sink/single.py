@@ -84,13 +84,10 @@ class SingleWriterStore:
         content_type: str = _OCTETS,
         metadata: Mapping[str, str] = _NONE,
     ) -> Created:
-        """Write an object if there was none a moment ago."""
-        try:
-            if self._store.stat(key) is not None:
-                return Created.EXISTS
-            self._store.put(key, data, content_type=content_type, metadata=metadata)
-        except StoreError:
-            return Created.UNKNOWN
+        """Write an object if there was none a moment ago. Raises StoreError: it may be there."""
+        if self._store.stat(key) is not None:
+            return Created.EXISTS
+        self._store.put(key, data, content_type=content_type, metadata=metadata)
         return Created.CREATED
 
     def probe(self) -> None:

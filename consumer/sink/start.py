@@ -17,9 +17,9 @@ from common.queue.run_state import Runs
 from common.redis_client import connect
 from consumer.sink.batcher import Bounds
 from consumer.sink.identity import Identity
-from consumer.sink.run import Tools
 from consumer.sink.service import SinkService
 from consumer.sink.single import SingleWriterStore, WriterLease
+from consumer.sink.tools import Tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,12 @@ import sys
 import pytest
 
 from common import codec
-from common.audit import check_counts
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES
-from common.prove import prove
 from tests.support.failpoints import points_of
 from tests.support.forge import running_forge
 from tests.support.servers import eventually as soon
-from tests.support.sinks import sink_lab
+from tests.support.sinks import proven, sink_lab
 
 FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)
 ROWS = 30
@@ -39,21 +37,6 @@ async def lab(forge, settings, service_env):
         yield made
 
 
-async def proven(job, *, dead: int = 0) -> None:
-    proof = await asyncio.to_thread(prove, job.store, job.run)
-    assert proof.problems == []
-    assert proof.complete
-    assert proof.unique
-    assert (proof.committed, proof.dead) == (job.manifest.items - dead, dead)
-    counts = await job.counts()
-    assert check_counts(counts) == []
-    assert (counts.state, counts.committed, counts.dead) == (
-        "closed",
-        job.manifest.items - dead,
-        dead,
-    )
-
-
 @FORMATS
 async def test_a_run_is_written_finished_and_proven(lab, suffix):
     job = await lab.load("plain", rows=ROWS, samples=2)
@@ -65,10 +48,22 @@ async def test_a_run_is_written_finished_and_proven(lab, suffix):
     assert "load_dataset" in sink.output()
 
 
+ALWAYS = {"sink.part.put": "parquet", "sink.commit.after": "jsonl.zst"}
+
+
+def in_both_formats(failpoints):
+    """All pairs; what `make test` leaves to `make faults` is marked."""
+    return [
+        pytest.param(name, suffix, marks=[] if ALWAYS.get(name) == suffix else pytest.mark.faults)
+        for name in failpoints
+        for suffix in SUFFIXES
+    ]
+
+
 @pytest.mark.row("E1")
-@FORMATS
 @pytest.mark.parametrize(
-    "failpoint", points_of("test_a_sink_killed_at_any_step_loses_and_repeats_nothing")
+    ("failpoint", "suffix"),
+    in_both_formats(points_of("test_a_sink_killed_at_any_step_loses_and_repeats_nothing")),
 )
 async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoint, suffix):
     job = await lab.load("killed", rows=ROWS)
@@ -85,6 +80,7 @@ async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoin
 
 
 @pytest.mark.row("E1")
+@pytest.mark.faults
 @pytest.mark.parametrize(
     "failpoint", points_of("test_a_sink_killed_while_reopening_a_run_reopens_it_again")
 )
@@ -136,6 +132,7 @@ async def requeue_as_rq_does(lab, job) -> None:
     assert process.returncode == 0, errors
 
 
+@pytest.mark.row("E2")
 async def test_two_sinks_share_a_run(lab):
     job = await lab.load("shared", rows=200)
     sinks = [lab.start(*FLAGS, state=state) for state in ("-a", "-b")]
@@ -145,6 +142,7 @@ async def test_two_sinks_share_a_run(lab):
     await proven(job)
 
 
+@pytest.mark.row("E2")
 async def test_a_zombie_sink_cannot_repeat_what_another_wrote(lab):
     job = await lab.load("zombie", rows=40)
     zombie = lab.start("--rows", "1000", "--seconds", "2")
@@ -167,6 +165,7 @@ async def read_by_a_sink(job, count: int) -> bool:
     return pending["pending"] >= count
 
 
+@pytest.mark.row("E12")
 async def test_results_that_cannot_be_stored_are_dead_lettered_and_the_rest_goes_on(lab):
     job = await lab.load("poison", rows=10)
     poison = {

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import pytest
 import structlog
 
 from common.errors import VerifyError
 from common.objectstore import RunPaths
 from common.prove import prove
-from consumer.sink.batcher import Bounds
-from consumer.sink.run import RunSink, Tools
-from consumer.sink.service import SinkService
+from consumer.sink.run import RunSink
 from tests.support.modelstore import ModelStore
 from tests.support.servers import eventually
-from tests.support.sinks import load_job
-
-
-class Lab:
-    """A job whose store is the model, and sinks for it."""
-
-    def __init__(self, settings, job):
-        self.job = job
-        self.settings = settings
-        self.stop = asyncio.Event()
-        self.said: list[str] = []
-        self.tasks: list[asyncio.Task] = []
-
-    def start(self, serving):
-        task = asyncio.create_task(serving)
-        self.tasks.append(task)
-        return task
-
-    def tools(self, **more):
-        given = {
-            "redis": self.job.redis,
-            "runs": self.job.runs,
-            "limits": self.settings.limits(),
-            "store": self.job.store,
-            "bounds": Bounds(rows=5, seconds=1),
-            "suffix": "jsonl.zst",
-            "folder": self.settings.state_dir,
-            "consumer": "sink-test",
-            "claim_seconds": 60.0,
-            "stop": self.stop,
-            "clock": time.monotonic,
-            "say": self.said.append,
-            "redis_calls": asyncio.Semaphore(8),
-        }
-        return Tools(**(given | more))
+from tests.support.sinks import load_job, local_lab
 
 
 @pytest.fixture
 async def lab(settings, monkeypatch):
     monkeypatch.setattr("consumer.sink.outage.LONGEST_SECONDS", 0.2)
     job = await load_job(settings, "outage", rows=10, store=ModelStore())
-    made = Lab(settings, job)
-    yield made
-    made.stop.set()
-    await asyncio.gather(*made.tasks, return_exceptions=True)
-    await job.redis.aclose()
+    async with local_lab(settings, job) as made:
+        yield made
 
 
+@pytest.mark.row("E3")
 @pytest.mark.parametrize("call", ["create", "stat", "put", "get", "list"])
 async def test_an_outage_of_the_store_is_waited_for_and_said_once(lab, call):
     job = lab.job
@@ -78,7 +37,7 @@ async def test_an_outage_of_the_store_is_waited_for_and_said_once(lab, call):
     await job.answer_all()
     job.store.fault = fault
     with structlog.testing.capture_logs() as logs:
-        serving = lab.start(SinkService(lab.tools(), only=None, burst=True).serve())
+        serving = lab.start(lab.finish())
         await eventually(lambda: calls > 10, 60)
         counts = await job.counts()
         assert (counts.generated, counts.committed) in {(10, 0), (5, 5)}
@@ -114,7 +73,7 @@ async def test_a_sink_under_its_old_name_takes_up_what_it_had_read(lab):
     job = lab.job
     await job.answer_all()
     await job.redis.xreadgroup("sink", "sink-test", {f"genq:stream:{job.run}": ">"}, count=7)
-    await SinkService(lab.tools(), only=None, burst=True).serve()
+    await lab.finish()
     assert prove(job.store, job.run).problems == []
 
 
@@ -122,7 +81,7 @@ async def test_results_of_a_dead_sink_are_claimed_after_a_while(lab):
     job = lab.job
     await job.answer_all()
     await job.redis.xreadgroup("sink", "sink-dead", {f"genq:stream:{job.run}": ">"}, count=7)
-    await SinkService(lab.tools(claim_seconds=0.5), only=None, burst=True).serve()
+    await lab.finish(claim_seconds=0.5)
     assert prove(job.store, job.run).problems == []
 
 
@@ -166,5 +125,5 @@ async def test_a_run_whose_parts_cannot_be_trusted_is_not_written(lab):
     job.store.put(RunPaths(job.run).part(1, "jsonl.zst"), b"")
     await job.answer_all()
     with pytest.raises(VerifyError, match="is missing"):
-        await SinkService(lab.tools(), only=None, burst=True).serve()
+        await lab.finish()
     assert (await job.counts()).generated == 10

@@ -1,4 +1,4 @@
-"""Runs full of results for sink tests, and gen-sink as a subprocess."""
+"""Runs full of results for sink tests, and sinks: in this process, or gen-sink as a subprocess."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.audit import check_counts
 from common.failpoint import VARIABLE
 from common.ids import Item, RunName, Token, WorkerName, new_nonce
 from common.objectstore import RunPaths, open_store
 from common.parts.chain import fix_format
+from common.prove import Proof, prove
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Verdict
 from common.redis_client import open_client
+from consumer.sink.batcher import Bounds
+from consumer.sink.service import SinkService
+from consumer.sink.tools import Tools
 from tests.support.completions import completion, payload
 from tests.support.runs import store_run
 from tests.support.servers import eventually, eventually_sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
     import redis.asyncio
 
@@ -107,6 +113,68 @@ async def load_job(
     return Job(redis, store, runs, queue, manifest, info)
 
 
+async def proven(job: Job, *, dead: int = 0) -> Proof:
+    """Check that a run is finished, that storage proves it, and that the queue's books agree."""
+    proof = await asyncio.to_thread(prove, job.store, job.run)
+    stored = job.manifest.items - dead
+    assert (proof.problems, proof.complete, proof.unique) == ([], True, True)
+    assert (proof.committed, proof.dead) == (stored, dead)
+    counts = await job.counts()
+    assert check_counts(counts) == []
+    assert (counts.state, counts.committed, counts.dead) == ("closed", stored, dead)
+    return proof
+
+
+@asynccontextmanager
+async def local_lab(settings: Settings, job: Job) -> AsyncIterator[LocalLab]:
+    """Sinks of one job in this process; all are stopped at the end."""
+    lab = LocalLab(settings, job)
+    try:
+        yield lab
+    finally:
+        lab.stop.set()
+        await asyncio.gather(*lab.tasks, return_exceptions=True)
+        await job.redis.aclose()
+
+
+@dataclass
+class LocalLab:
+    """A job, and what sinks in this process need for it."""
+
+    settings: Settings
+    job: Job
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    said: list[str] = field(default_factory=list)
+    tasks: list[asyncio.Task] = field(default_factory=list)
+
+    def start(self, serving: Coroutine) -> asyncio.Task:
+        task = asyncio.create_task(serving)
+        self.tasks.append(task)
+        return task
+
+    async def finish(self, **more: Any) -> None:
+        """Serve until the run is finished, as gen-sink --burst does."""
+        await SinkService(self.tools(**more), only=None, burst=True).serve()
+
+    def tools(self, **more: Any) -> Tools:
+        given = {
+            "redis": self.job.redis,
+            "runs": self.job.runs,
+            "limits": self.settings.limits(),
+            "store": self.job.store,
+            "bounds": Bounds(rows=5, seconds=1),
+            "suffix": "jsonl.zst",
+            "folder": self.settings.state_dir,
+            "consumer": "sink-test",
+            "claim_seconds": 60.0,
+            "stop": self.stop,
+            "clock": time.monotonic,
+            "say": self.said.append,
+            "redis_calls": asyncio.Semaphore(8),
+        }
+        return Tools(**(given | more))
+
+
 @asynccontextmanager
 async def sink_lab(forge: Forge, settings: Settings, env: dict[str, str]) -> AsyncIterator[SinkLab]:
     """Jobs and sinks for one test; all are ended with it."""
@@ -135,10 +203,10 @@ class SinkLab:
         self.jobs.append(job)
         return job
 
-    def start(self, *flags: str, failpoint: str = "", state: str = "") -> SinkProcess:
+    def start(self, *flags: str, failpoint: str = "", state: str = "", **env: str) -> SinkProcess:
         """Start a sink; another ``state`` is another host's."""
         more = {"GENQ_STATE_DIR": self.env["GENQ_STATE_DIR"] + state, "GENQ_LOG_FORMAT": "json"}
-        sink = SinkProcess(self.forge, {**self.env, **more, VARIABLE: failpoint}, flags)
+        sink = SinkProcess(self.forge, {**self.env, **more, VARIABLE: failpoint, **env}, flags)
         self.sinks.append(sink)
         return sink
 

@@ -10,9 +10,9 @@ from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import SUFFIXES, WRITER, codec_for
 from common.parts.chain import fix_format
 from common.prove import MAX_PROBLEMS, committed_items, prove
-from common.queue.run_state import FailureInfo
+from common.queue.failures import FailureInfo
 from consumer.sink.commit import PartWriter
-from consumer.sink.finish import write_end
+from consumer.sink.finish import DeadLetters, write_end
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.modelstore import ModelStore
@@ -33,7 +33,10 @@ def make_run(suffix: str = "jsonl.zst", *, finish: bool = True) -> ModelStore:
     writer.write([completion(k) for k in range(4)])
     writer.write([completion(k, verdict="truncated") for k in range(4, 9)])
     if finish:
-        write_end(store, PATHS, manifest, ledger, DEAD)
+        letters = DeadLetters(store, PATHS, manifest, ledger)
+        assert letters.choose([one.item for one in DEAD]) == [9]
+        letters.add(DEAD)
+        write_end(store, PATHS, manifest, ledger, letters)
     return store
 
 

@@ -1,0 +1,69 @@
+"""What all runs of one sink share, and how one of them calls Redis and storage."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from common.errors import EpochError, QueueError, StoreError
+from consumer.sink.outage import Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    import redis.asyncio
+
+    from common.objectstore import ObjectStore
+    from common.queue.prompts import QueueLimits
+    from common.queue.run_state import Runs
+    from consumer.sink.batcher import Bounds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all runs of one sink share."""
+
+    redis: redis.asyncio.Redis
+    runs: Runs
+    limits: QueueLimits
+    store: ObjectStore
+    bounds: Bounds
+    suffix: str
+    folder: Path
+    consumer: str
+    claim_seconds: float  # results that another sink read so long ago are taken over
+    stop: asyncio.Event
+    clock: Callable[[], float]
+    say: Callable[[str], None]
+    redis_calls: asyncio.Semaphore  # fewer than the client has connections
+
+
+class Calls:
+    """One run's calls; each is repeated until its service answers it.
+
+    Raises, from every call:
+        StoppingError: the sink was told to stop meanwhile.
+        EpochError: the run is not in Redis as it was.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self._slots = tools.redis_calls
+        self._storage = Outage("storage", tools.stop, retried=StoreError)
+        self._queue = Outage("redis", tools.stop, retried=QueueError, final=(EpochError,))
+
+    async def redis(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what an async call of Redis returns."""
+
+        async def limited() -> T:
+            async with self._slots:
+                return await call()
+
+        return await self._queue.outlast(limited)
+
+    async def store(self, call: Callable[[], T]) -> T:
+        """Return what a blocking call of the store returns; it runs in a thread."""
+        return await self._storage.outlast(lambda: asyncio.to_thread(call))

@@ -1,0 +1,94 @@
+"""The store is away for hours: the stream fills to its mark, and then the consumers wait."""
+
+from __future__ import annotations
+
+import pytest
+import stamina
+
+from common.objectstore import open_store
+from consumer.sink import outage
+from consumer.sink.batcher import Bounds
+from tests.support.consumers import world_of
+from tests.support.fake_engine import running_fake
+from tests.support.s3_proxy import s3_proxy
+from tests.support.servers import eventually
+from tests.support.sinks import Job, LocalLab, proven
+
+ITEMS = 120
+MARK = 20  # results that may wait for the sink
+HOUR = 3600.0
+
+
+class FakeTime:
+    """The clock of an outage: a pause takes no time, and is counted."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self.leaps = True
+
+    async def pause(self, stop, seconds):
+        if self.leaps:
+            self.seconds += seconds
+            seconds = 0.0
+        await real_pause(stop, seconds)
+
+
+real_pause = outage.pause
+
+
+@pytest.fixture
+def proxy(s3_server):
+    with s3_proxy(s3_server) as made:
+        yield made
+
+
+@pytest.fixture
+async def world(settings, store, service_env, tmp_path):
+    settings = settings.model_copy(update={"stream_entries": MARK})
+    async with world_of(settings, store, service_env, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def lab(world, proxy):
+    """A run that a consumer answers, and a sink that reaches the store through the proxy."""
+    queue = await world.load(ITEMS)
+    manifest = world.store_run(ITEMS)
+    store = open_store(world.settings.model_copy(update={"s3_endpoint": proxy.url}))
+    info = await world.runs.get(manifest.run)
+    job = Job(world.client, store, world.runs, queue, manifest, info)
+    made = LocalLab(world.settings, job)
+    yield made
+    made.stop.set()
+    for task in made.tasks:
+        task.cancel()
+
+
+@pytest.mark.row("E13")
+async def test_an_outage_of_an_hour_stops_consumers_at_the_mark_and_loses_nothing(
+    world, lab, proxy, monkeypatch
+):
+    clock = FakeTime()
+    monkeypatch.setattr(outage, "pause", clock.pause)
+    job = lab.job
+    async with running_fake(world.folder, api_key="") as engine:
+        proxy.fail("reset")
+        with stamina.set_testing(True, attempts=1):  # the hour is that of the outer retries
+            sink = lab.start(lab.finish(bounds=Bounds(rows=10, seconds=1)))
+            async with world.serving(url=engine.url):
+                await eventually(lambda: full(job), 60)
+                waiting = await job.counts()
+                assert waiting.generated < MARK + 40  # the mark, and what was in flight then
+                await eventually(lambda: clock.seconds > HOUR, 60)
+                now = await job.counts()
+                assert (now.generated, now.leased) == (waiting.generated, 0)
+                assert now.queued == ITEMS - waiting.generated
+                clock.leaps = False
+                proxy.mend()
+                await sink
+    await proven(job)
+
+
+async def full(job):
+    counts = await job.counts()
+    return counts.generated >= MARK and not counts.leased
