@@ -138,7 +138,7 @@ async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[
             why=f"It is {info.get('redis_version')}; the queue needs 7.0 (or Valkey).",
             fix="Start a newer server, for example Valkey 9 or Redis 7.4.",
         )
-    if info.get("redis_mode") == "cluster":
+    if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1:
         raise QueueError(
             f"Redis at {url} runs in cluster mode.",
             why="A run's keys must be on one server.",
@@ -199,6 +199,13 @@ async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]
     return []
 
 
+def _about_tls(url: str) -> str:
+    """Return a hint: one end's TLS and the other's lack of it look like silence to both."""
+    if url.startswith("rediss:"):
+        return " If it has no TLS: redis:// instead of rediss://."
+    return " If it wants TLS: rediss:// instead of redis://." if url.startswith("redis:") else ""
+
+
 def explain(error: BaseException, settings: Settings) -> QueueError:
     """Return the QueueError that tells what a Redis failure means and what to do."""
     url = safe_url(settings.redis_url.get_secret_value())
@@ -210,6 +217,7 @@ def explain(error: BaseException, settings: Settings) -> QueueError:
         return QueueAwayError(
             f"Redis at {url} cannot be reached.",
             why=why,
-            fix=f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}.",
+            fix=f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}."
+            + _about_tls(url),
         )
     return QueueError(f"Redis at {url} refused.", why=why)

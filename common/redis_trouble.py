@@ -62,7 +62,7 @@ _TABLE: tuple[tuple[tuple[str, ...], Trouble], ...] = (
         ),
     ),
     (
-        ("NOPERM", "has no permissions", "ACL failure"),
+        ("NOPERM", "no permissions", "No permissions", "ACL failure"),
         Trouble(
             "denies a command", "Give the user the rights that deploy/users.acl names for it."
         ),
