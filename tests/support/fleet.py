@@ -87,15 +87,23 @@ class Fleet:
         return counts
 
     def close(self) -> None:
+        """End all services as an operator does.
+
+        Raises:
+            AssertionError: one did not end within the grace; it was killed.
+        """
         for process in self.members.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self.members.values():
+        deaf = []
+        for name, process in self.members.items():
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                deaf.append(name)
+        assert not deaf, f"{deaf} did not end at SIGTERM\n{self.last_words()}"
 
     def last_words(self) -> str:
         return "\n".join(
