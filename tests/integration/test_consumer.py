@@ -117,6 +117,7 @@ async def test_rq_suspend_pauses_leasing_and_resume_goes_on(world, engine) -> No
         await world.generated(10)
 
 
+@pytest.mark.row("B1")
 async def test_an_engine_crash_charges_nobody_and_the_run_goes_on(world, launched) -> None:
     await world.load(40)
     faults = '{"crash_on_request": 25, "crash_code": 137}'
@@ -128,6 +129,7 @@ async def test_an_engine_crash_charges_nobody_and_the_run_goes_on(world, launche
     assert set(seen.failures) == {"engine_down"}
 
 
+@pytest.mark.row("B7")
 async def test_an_engine_that_fails_everything_is_no_black_hole(world, launched) -> None:
     """It is condemned, leases nothing meanwhile, ends as FATAL, and has charged nobody."""
     queue = await world.load(500)
@@ -140,6 +142,7 @@ async def test_an_engine_that_fails_everything_is_no_black_hole(world, launched)
     assert {lease.attempt for lease in await world.lease_all(queue, 500)} == {1}
 
 
+@pytest.mark.row("B1")
 async def test_an_item_that_kills_engines_is_run_alone_and_takes_no_neighbour_along(
     world, launched
 ) -> None:
@@ -168,6 +171,7 @@ async def test_an_honest_engine_passes_the_check(world, launched) -> None:
     assert (await world.counts()).generated == 5
 
 
+@pytest.mark.row("B7")
 async def test_busy_answers_shrink_the_window_and_charge_nobody(world, engine) -> None:
     await set_faults(engine, storm_status=503, storm_count=20)
     await world.load(60)
@@ -176,6 +180,8 @@ async def test_busy_answers_shrink_the_window_and_charge_nobody(world, engine) -
     assert set((await world.counts()).failures) == {"busy"}
 
 
+@pytest.mark.row("B6")
+@pytest.mark.row("B8")
 @pytest.mark.parametrize("answer", ["html", "swapped", "cut_body", "no_meta", "error"])
 async def test_broken_answers_are_asked_for_again(world, engine, answer) -> None:
     await set_faults(engine, answer=answer, answer_count=4)
@@ -185,11 +191,17 @@ async def test_broken_answers_are_asked_for_again(world, engine, answer) -> None
     assert {r["attempt"] for r in world.results()} == {1}
 
 
+@pytest.mark.row("F10")
 async def test_empty_answers_are_charged_and_tried_again(world, engine) -> None:
     await set_faults(engine, empty_answers=5)
     await world.load(30)
     async with world.serving(url=engine.url):
         await world.generated(30)
+
+        async def counted() -> list[tuple[int, int]]:
+            return [(w.finished, w.failed) for w in await world.runs.workers()]
+
+        assert await eventually(counted) == [(30, 5)]  # by the queue's scripts alone
     results = world.results()
     assert sorted(r["k"] for r in results) == list(range(30))
     assert max(r["attempt"] for r in results) > 1

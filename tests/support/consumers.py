@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 SHARD_ROWS = 50
 ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "tests.support.fake_consumer")
 
 
 def rows_of(*texts: str) -> list[Row]:
@@ -132,12 +133,14 @@ class ConsumerProcess:
 
 
 @contextlib.contextmanager
-def consumer(env: dict[str, str], log: Path, *args: str, **extra: str) -> Iterator[ConsumerProcess]:
+def consumer(
+    env: dict[str, str], log: Path, *args: str, program: Sequence[str] = PROGRAM, **extra: str
+) -> Iterator[ConsumerProcess]:
     """Run ``gen-consumer ARGS``; ended at the end if it still runs.
 
     An engine that it launches as SGLang is the stand-in.
     """
-    command = [sys.executable, "-m", "tests.support.fake_consumer", *args]
+    command = [sys.executable, *program, *args]
     settings = {"GENQ_LOG_FORMAT": "json", "GENQ_LEASE_SECONDS": "6", "GENQ_RENEW_SECONDS": "1"}
     settings["GENQ_HONESTY"] = "false"  # as in `World.serving`
     with log.open("ab") as file:
@@ -183,9 +186,12 @@ class World:
     def url(self) -> str:
         return self.settings.redis_url.get_secret_value()
 
-    def store_run(self, n: int, run: str = "one", **settings: Any) -> RunManifest:
+    def store_run(
+        self, n: int, run: str = "one", *, texts: dict[int, str] | None = None, **settings: Any
+    ) -> RunManifest:
+        """``texts``: rows that ask something else than "question i"."""
         fields = {"model": self.model, "model_fingerprint": "", "sampling": Sampling(max_tokens=64)}
-        rows = rows_of(*[f"question {i}" for i in range(n)])
+        rows = rows_of(*[(texts or {}).get(i, f"question {i}") for i in range(n)])
         return store_rows(self.store, run, rows, RunSettings(**{**fields, **settings}))
 
     async def load(self, n: int, run: str = "one", **settings: Any) -> PromptQueue:
@@ -237,6 +243,12 @@ class World:
             return (await self.counts(run)).generated == n
 
         await eventually(all_done, 40)
+
+    async def some_generated(self, n: int = 1, run: str = "one") -> None:
+        async def enough() -> bool:
+            return (await self.counts(run)).generated >= n
+
+        await eventually(enough, 40)
 
     async def running(self, engine: EngineSpec, n: int) -> None:
         async def has_some() -> bool:

@@ -42,6 +42,9 @@ class Faults:
 
     crash_on_request: int = 0  # exit at the n-th /generate from now (1 is the next)
     crash_code: int = 1
+    crash_words: str = "Scheduler hit an exception"
+    kill_text: str = ""  # a prompt that holds this ends the server
+    refuse_text: str = ""  # a prompt that holds this is answered 400
     hang: bool = False  # no more steps; health stays as it is
     health_status: int = 0  # what /health says, whatever is the case
     detokenizer_dead: bool = False  # steps go on, answers never come
@@ -75,6 +78,8 @@ class Scheduler:
         self.finished = 0
         self.finished_tokens = 0
         self.retracted = 0
+        self.most_jobs = 0  # at once, waiting ones included
+        self.aborted = 0
         self._wake = asyncio.Event()
 
     @property
@@ -83,6 +88,7 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         self.waiting.append(job)
+        self.most_jobs = max(self.most_jobs, len(self.jobs))
         self._wake.set()
 
     def abort(self, prefix: str) -> None:
@@ -178,6 +184,7 @@ class Scheduler:
     def _end(self, job: Job, finish: dict[str, Any], *, drop: bool = False) -> None:
         (self.waiting if drop else self.running).remove(job)
         if finish["type"] == "abort":
+            self.aborted += 1
             finish |= {"status_code": None, "err_type": None}
         job.finish = finish
         self.finished += 1

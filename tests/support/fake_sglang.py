@@ -144,7 +144,7 @@ class FakeServer:
         if faults.crash_on_request:
             faults.crash_on_request -= 1
             if not faults.crash_on_request:
-                die("Scheduler hit an exception", faults.crash_code)
+                die(faults.crash_words, faults.crash_code)
         if faults.fail_fast:
             return web.Response(status=500, text="Internal Server Error")
         if faults.storm_status:
@@ -195,6 +195,7 @@ class FakeServer:
             raise bad({"error": {"message": f"{text} tokens."}})
         if not all(0 <= i < self.args.vocab_size for i in ids):
             die("torch.AcceleratorError: CUDA error: device-side assert triggered", 137)
+        self.heed(bytes(i for i in ids if i < 256).decode(errors="replace"))
         rid = body.get("rid") or secrets.token_hex(16)
         if any(job.rid == rid for job in self.scheduler.jobs):
             raise bad({"error": {"message": f"Duplicate request ID detected: {rid}"}})
@@ -213,6 +214,13 @@ class FakeServer:
             ignore_eos=bool(params.get("ignore_eos")),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
+
+    def heed(self, text: str) -> None:
+        faults = self.scheduler.faults
+        if faults.kill_text and faults.kill_text in text:
+            die(faults.crash_words, faults.crash_code)
+        if faults.refuse_text and faults.refuse_text in text:
+            raise bad({"error": {"message": "this prompt cannot be served"}})
 
     async def deliver(self, request: web.Request, job: Job) -> web.StreamResponse:
         faults = self.scheduler.faults
@@ -265,6 +273,8 @@ class FakeServer:
                 "waiting": [job.rid for job in scheduler.waiting],
                 "finished": scheduler.finished,
                 "decoded": scheduler.decoded,
+                "most_jobs": scheduler.most_jobs,
+                "aborted": scheduler.aborted,
             }
         )
 
