@@ -27,7 +27,7 @@ Types and meanings of the keys of one run (``n`` is an item's number, ``R-n`` it
     ghosts        set     n: ids left in the queue whose item has a result
     expired       hash    n -> the holder that the reaper took the item from, until it is handed out
     answers       hash    ``worker:operation`` -> last request id and its answer, for repeated calls
-    seen          hash    job id -> when it was first seen in RQ's intermediate list (unix ms)
+    seen          hash    job id -> when RQ was first seen to move it (unix ms)
     foreign       list    ids found in the queue that are not the run's
     reference     string  how the first engine that served the run answered the test prompts
     scratch       any     of use inside one script only

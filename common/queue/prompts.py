@@ -19,10 +19,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import structlog
+from redis.exceptions import RedisError
 
 from common.ids import Epoch, Item, RunName, Token, WorkerName, new_nonce
 from common.queue.failures import encode_reason
-from common.queue.scripts import Scripts
+from common.queue.scripts import Scripts, explain
 from common.records import Failure, Finished, Leased, Verdict
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class PromptQueue:
         set back by hours, leases and retries get a new, near end, and that is logged.
         """
         limits = self._limits
-        server = (await self._redis.info("server")).get("run_id", "")
+        server = await self._server_run_id()
         expired, promoted, dead, more, calm, rewound = await self._scripts.call(
             "reap",
             self._owner,
@@ -251,6 +252,12 @@ class PromptQueue:
             REAP_ITEMS,
         )
         return Reaped(expired, promoted, swept, dead + buried, bool(more or again))
+
+    async def _server_run_id(self) -> str:
+        try:
+            return str((await self._redis.info("server")).get("run_id", ""))
+        except (RedisError, OSError) as error:
+            raise explain(error, self.run, "reap") from error
 
 
 def _flat(held: Sequence[tuple[Item, Token]]) -> list[str | int]:

@@ -105,8 +105,12 @@ class ResultStream:
         return await self._redis.xreadgroup(GROUP, consumer, {self._stream: start}, count=100)
 
     async def _forget(self, gone: list[str]) -> None:
-        if gone:
+        if not gone:
+            return
+        try:
             await self._redis.xack(self._stream, GROUP, *gone)
+        except (RedisError, OSError) as error:
+            raise explain(error, self.run, "reading results") from error
 
     async def _grouped(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Ask, making the group where it is missing; what another epoch answers is not taken."""

@@ -217,6 +217,27 @@ async def test_rq_requeue_gives_a_fresh_budget(bench):
     assert await bench.runs.failures_by_class(RUN) == {}
 
 
+@pytest.mark.row("D3")
+async def test_a_requeue_that_was_cut_off_between_its_two_steps_is_undone(bench):
+    await bench.load()
+    dead = await bench.lease(3)
+    await bench.fail(dead, final=True)
+    await bench.queue.reap()
+    let_time_pass(bench.sync, RUN, 61)  # past the calm after a start
+    bench.sync.zrem(KEYS.failed, job_id(RUN, dead[0].item))  # RQ's first step
+    await bench.queue.reap()
+    let_time_pass(bench.sync, RUN, 11)
+    await bench.queue.reap()
+    assert (await bench.counts()).dead == 3
+    assert {failure.item for failure in await bench.runs.failures(RUN, limit=9)} == {
+        one.item for one in dead
+    }
+    bench.rq("requeue", "--queue", RUN, "--all")
+    let_time_pass(bench.sync, RUN, 11)
+    await bench.queue.reap()
+    assert (await bench.counts()).dead == 0
+
+
 async def test_rq_suspend_pauses_and_resume_goes_on(bench):
     await bench.load()
     bench.rq("suspend")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import consumer.reporter
-from consumer import start
-from consumer.cli import main
+from consumer import cli, start
 from tests.support.fake_engine import FakeSglang
 
 if TYPE_CHECKING:
@@ -24,6 +23,10 @@ class Worker(consumer.reporter.Worker):
         return super().work(*args, **options)
 
 
-if __name__ == "__main__":
+def main() -> None:
     use_the_stand_in()
+    cli.main()
+
+
+if __name__ == "__main__":
     main()

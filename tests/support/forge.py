@@ -1,10 +1,13 @@
-"""A process that has imported the sink already, and forks one at a word: a start costs no import.
+"""A process that has imported our programs already, and forks one at a word: a start is cheap.
 
-Crash tests start hundreds of sinks; importing takes longer than what most of them live for.
+Crash tests start hundreds of services; importing takes longer than what most of them live for.
+They end with the forge, and that with the tests, however these end.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 import os
 import signal
@@ -16,6 +19,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+# What each is started by, and what else is imported before the forks.
+PROGRAMS = {
+    "gen-sink": ("consumer.sink.cli", ("common.parts.parquet", "consumer.sink.start")),
+    "gen-consumer": (
+        "tests.support.fake_consumer",  # with the stand-in for SGLang
+        ("consumer.engine.hf_renderer", "transformers.models.auto.tokenization_auto"),
+    ),
+    "gen-producer": ("producer.cli", ("producer.load_command",)),
+}
 
 
 class Forge:
@@ -33,9 +49,10 @@ class Forge:
 
 
 @contextmanager
-def running_forge() -> Iterator[Forge]:
+def running_forge(*programs: str) -> Iterator[Forge]:
+    """Run a forge for these programs; without any: for the sink."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forge"],
+        [sys.executable, "-m", "tests.support.forge", *(programs or ("gen-sink",))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
@@ -43,10 +60,11 @@ def running_forge() -> Iterator[Forge]:
         process.stdin.close()
 
 
-def _serve() -> None:
-    import common.parts.parquet  # noqa: F401, PLC0415 - what is imported here is not by each sink
-    import consumer.sink.start  # noqa: F401, PLC0415 - the same
-
+def _serve(programs: Sequence[str]) -> None:
+    for program in programs:
+        module, others = PROGRAMS[program]
+        for name in (module, *others):
+            importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         order = json.loads(line)
@@ -57,8 +75,10 @@ def _serve() -> None:
 def _keep(order: dict) -> None:
     """Fork the command once more, say its number, and note how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     pid = os.fork()
     if pid == 0:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _become(order)
     os.write(1, f"{pid}\n".encode())
     os.close(1)
@@ -70,8 +90,7 @@ def _keep(order: dict) -> None:
 
 
 def _become(order: dict) -> None:
-    from consumer.sink.cli import main  # noqa: PLC0415 - imported before the fork
-
+    main = importlib.import_module(PROGRAMS[order["argv"][0]][0]).main
     for number, name in ((1, "stdout"), (2, "stderr")):
         handle = os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, number)
@@ -89,4 +108,4 @@ def _become(order: dict) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1:])

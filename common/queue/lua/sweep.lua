@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes back what stock RQ workers left behind: ids half taken, running too long, failed by them.
+-- Takes back what RQ left behind: ids half taken or half requeued, running too long, failed by it.
 -- KEYS  of the run
 -- ARGV  3 who asks: the one that `reap` let in; 4 deliveries an item may have; 5 life of a dead
 --       letter s; 6 record (of RQ's) for those that had all their deliveries; 7 limit
@@ -38,10 +38,22 @@ for _, id in ipairs(taking) do
     take_back(id)
   end
 end
+
+-- 2. Dead letters that `rq requeue` took out and never queued: it was cut off between its two steps.
+if call('HLEN', dead) > call('ZCARD', failed) then
+  for _, n in ipairs(call('HRANDFIELD', dead, limit)) do
+    local id = id_of(n)
+    if call('HGET', jobs .. n, 'status') == 'failed' and not call('ZSCORE', failed, id) then
+      local first = call('HGET', seen, id) or now
+      if now - first < 10000 then since[id] = first
+      else call('ZADD', failed, clock[1] + tonumber(ARGV[5]) - DAY, id) end
+    end
+  end
+end
 call('DEL', seen)
 for id, time in pairs(since) do call('HSET', seen, id, time) end
 
--- 2. Entries of rq:wip whose deadline has passed: their worker died running them.
+-- 3. Entries of rq:wip whose deadline has passed: their worker died running them.
 local late = call('ZRANGEBYSCORE', wip, '-inf', clock[1], 'LIMIT', 0, limit)
 for _, member in ipairs(late) do
   local id = string.match(member, '^[^:]*')
@@ -51,7 +63,7 @@ for _, member in ipairs(late) do
   if not n or call('HGET', jobs .. n, 'status') ~= 'queued' then take_back(id) end
 end
 
--- 3. Failures that a stock worker recorded: their entries have the latest expiry of all.
+-- 4. Failures that a stock worker recorded: their entries have the latest expiry of all.
 local newest = call('ZREVRANGE', failed, 0, limit - 1)
 for _, id in ipairs(newest) do
   local n = item_of(id)
@@ -61,7 +73,7 @@ for _, id in ipairs(newest) do
   end
 end
 
--- 4. RQ's window of finished jobs.
+-- 5. RQ's window of finished jobs.
 local past = math.min(call('ZCOUNT', finished, '-inf', clock[1]), 1000)
 if past > 0 then call('ZREMRANGEBYRANK', finished, 0, past - 1) end
 return { swept, buried, (#taking == limit or #late == limit or past == 1000) and 1 or 0 }
