@@ -51,6 +51,8 @@ PROGRAMS = ("gen-producer", "gen-consumer", "gen-sink")
 RUN = RunName("chaos")
 POISON_EVERY = 400  # rows; such a one is longer than the model's context
 PART_ROWS = 60
+RUNNING, ANSWER_TOKENS = 8, 24  # of each engine
+FAULT_SECONDS = 1.0  # of generation for each fault
 STILL_SECONDS = 120.0  # without an answer more: it hangs
 # Of each life of an engine: the first answers are empty, aborted or not JSON.
 ENGINE_FAULTS = {"empty_answers": 2, "abort_answers": 2, "answer": "not_json", "answer_count": 1}
@@ -85,6 +87,7 @@ class Play:
     stage: Stage
     crew: Crew
     model: str
+    seconds: float  # that the answers take, all in all, if nothing goes wrong
     say: Callable[[str], None]
 
     def load(self) -> Sequence[str]:
@@ -93,9 +96,10 @@ class Play:
 
     def start(self, name: str) -> None:
         if name in CONSUMERS:
-            engine = ("--token-seconds", "0.002", "--answer-tokens", "24")
+            pace = self.seconds * RUNNING * len(CONSUMERS) / self.items / ANSWER_TOKENS
+            engine = ("--token-seconds", f"{pace:.4f}", "--answer-tokens", str(ANSWER_TOKENS))
             engine += ("--faults", json.dumps(ENGINE_FAULTS))
-            flags = ("--model", self.model, "--max-running", "8", "--", *engine)
+            flags = ("--model", self.model, "--max-running", str(RUNNING), "--", *engine)
             self.crew.start(name, "gen-consumer", *flags, **self.stage.env_of(name))
         else:
             flags = ("--rows", str(PART_ROWS), "--seconds", str(SINK_SECONDS))
@@ -251,7 +255,8 @@ async def run_chaos(
     """Run once, in an empty folder."""
     with stage(folder, s3, SERVICES) as set_up:
         crew = Crew(forge, set_up.env, folder / "crew")
-        play = Play(seed, items, set_up, crew, str(build_model_folder(folder / "model")), say)
+        model = str(build_model_folder(folder / "model"))
+        play = Play(seed, items, set_up, crew, model, faults * FAULT_SECONDS, say)
         return await play.perform(draw(seed, faults))
 
 

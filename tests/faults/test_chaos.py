@@ -8,7 +8,7 @@ from tests.faults.chaos import PROGRAMS, run_chaos
 from tests.faults.schedule import KINDS, draw
 from tests.support.forge import running_forge
 
-ITEMS, FAULTS = 300, 9
+ITEMS, FAULTS = 200, 7
 
 
 @pytest.fixture(scope="module")
