@@ -22,12 +22,12 @@ def message(content):
     return json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
 
 
-FILES = {
+FILES = {  # a bomb is told by the last line before it
     "a row that is too long": ("rows.jsonl", GOOD + b'{"prompt": "' + b"x" * 3000 + b'"}\n', 2),
     "JSON that is too deep": ("rows.jsonl", GOOD * 2 + b"[" * DEEP + b"]" * DEEP + b"\n", 3),
     "the same, escaped": ("rows.jsonl", GOOD + b'{"p": "\\ud800", "x": ' + b"[" * DEEP + b"\n", 2),
-    "a gzip bomb": ("rows.jsonl.gz", gzip.compress(GOOD + b" " * BOMB_BYTES), 2),
-    "a zstd bomb": ("rows.jsonl.zst", compress(GOOD + b" " * BOMB_BYTES), 2),
+    "a gzip bomb": ("rows.jsonl.gz", gzip.compress(GOOD + b" " * BOMB_BYTES), 1),
+    "a zstd bomb": ("rows.jsonl.zst", compress(GOOD + b" " * BOMB_BYTES), 1),
     "an image": ("rows.jsonl", GOOD + message([IMAGE]) + b"\n", 2),
 }
 
