@@ -12,9 +12,10 @@ import redis
 from common.objectstore import ObjectStore, open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from tests.support import servers
+from tests.support.queues import QueueBench
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from deploy.embedded import RedisServer, S3Server
@@ -83,3 +84,12 @@ def service_env(redis_url: str, store_settings: dict[str, str], tmp_path: Path) 
         "GENQ_REDIS_URL": redis_url,
         "GENQ_STATE_DIR": str(tmp_path / "state"),
     }
+
+
+@pytest.fixture
+async def bench(redis_url: str) -> AsyncIterator[QueueBench]:
+    """A run on the session's Valkey, and what tests of the queue do to it."""
+    bench = QueueBench(redis_url)
+    yield bench
+    bench.sync.close()
+    await bench.client.aclose()

@@ -10,19 +10,11 @@ import pytest
 import structlog
 
 from common.keys import STARTED, RunKeys
-from tests.support.queues import ONE, RUN, TWO, QueueBench, let_time_pass
+from tests.support.queues import ONE, RUN, TWO, let_time_pass
 
 pytestmark = pytest.mark.row("C11")
 KEYS = RunKeys(RUN)
 DAY = 86_400
-
-
-@pytest.fixture
-async def bench(redis_url):
-    bench = QueueBench(redis_url)
-    yield bench
-    bench.sync.close()
-    await bench.client.aclose()
 
 
 async def test_forward_by_a_day_ends_leases_early_and_their_holders_take_them_up_again(bench):

@@ -16,20 +16,11 @@ from tests.support.queues import (
     ONE,
     RUN,
     TWO,
-    QueueBench,
     let_time_pass,
     places,
 )
 
 KEYS = RunKeys(RUN)
-
-
-@pytest.fixture
-async def bench(redis_url):
-    bench = QueueBench(redis_url)
-    yield bench
-    bench.sync.close()
-    await bench.client.aclose()
 
 
 # Results

@@ -14,21 +14,12 @@ from tests.support.queues import (
     ONE,
     RUN,
     TWO,
-    QueueBench,
     manifest,
     places,
     set_bits,
 )
 
 KEYS = RunKeys(RUN)
-
-
-@pytest.fixture
-async def bench(redis_url):
-    bench = QueueBench(redis_url)
-    yield bench
-    bench.sync.close()
-    await bench.client.aclose()
 
 
 # Runs as a whole
