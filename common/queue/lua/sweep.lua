@@ -39,7 +39,7 @@ for _, id in ipairs(taking) do
   end
 end
 
--- 2. Dead letters that `rq requeue` took out and never queued: it was cut off between its two steps.
+-- 2. Dead letters that `rq requeue` took out and never queued: it was cut off in between.
 if call('HLEN', dead) > call('ZCARD', failed) then
   for _, n in ipairs(call('HRANDFIELD', dead, limit)) do
     local id = id_of(n)
