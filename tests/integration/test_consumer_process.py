@@ -105,7 +105,11 @@ async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(world) 
 
 @pytest.mark.row("A1")
 @pytest.mark.parametrize(
-    "failpoint", points_of("test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing")
+    "failpoint",
+    [
+        pytest.param(name, marks=[pytest.mark.faults] * ("before" in name))
+        for name in points_of("test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing")
+    ],
 )
 async def test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing(
     world, failpoint
