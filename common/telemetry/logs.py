@@ -75,7 +75,7 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _clock(console=console),
         structlog.processors.format_exc_info,  # text, with no values of variables
         mask,
     ]
@@ -99,6 +99,12 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
     )
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+
+
+def _clock(*, console: bool) -> Any:
+    if console:  # for somebody who looks on
+        return structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+    return structlog.processors.TimeStamper(fmt="iso", utc=True)
 
 
 def _renderer(*, console: bool) -> list[Any]:

@@ -25,12 +25,12 @@ def datasets_line(glob: str, suffix: str) -> str:
 def closing_lines(summary: Summary, url: str) -> list[str]:
     """Return what is printed when a run is finished: where it is, and how to open it."""
     glob = f"{url}/data/*.{summary.suffix}"
-    local = f"data/*.{summary.suffix}"
-    counts = f"{summary.committed} completions, {summary.dead} dead-lettered"
+    counts = f"{summary.committed:,} completions, {summary.dead:,} dead-lettered"
     return [
         f"{summary.run}: {counts}: {url}/data/",
-        f"  DuckDB    {duckdb_line(glob, summary.suffix)}    (of a local copy: '{local}')",
+        f"  DuckDB    {duckdb_line(glob, summary.suffix)}",
         f"  Python    {datasets_line(glob, summary.suffix)}",
+        f"  Proof     gen-producer verify {summary.run}",
     ]
 
 

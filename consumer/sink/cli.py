@@ -13,7 +13,7 @@ Examples:
   gen-sink --format jsonl.zst --rows 2000
 
 It may be killed at any moment, and any number of sinks may run. GENQ_REDIS_URL and GENQ_STORE say
-where; SIGTERM commits what is in hand and ends."""
+where; SIGTERM commits what is in hand and ends, a second one ends at once."""
 
 
 @click.command(epilog=_EPILOG)

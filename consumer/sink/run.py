@@ -171,15 +171,21 @@ class RunSink:
         entries = list(batch.entries.values())
         new = await self._calls.redis(lambda: self._stream.commit(entries))
         hit("sink.commit.after")
-        log.info(
-            "sink.committed",
-            run=self.run,
-            part=part.part if part else None,
-            rows=part.rows if part else 0,
-            bytes=part.bytes if part else 0,
-            entries=len(entries),
-            new=new,
-        )
+        self._say_stored(opened, part, entries=len(entries), new=new)
+
+    def _say_stored(self, opened: _Open, part: PartIndex | None, *, entries: int, new: int) -> None:
+        done = f"{len(opened.ledger)}/{opened.manifest.items}"
+        if part is None:  # another sink had stored all of them, or this one before it was killed
+            log.info("sink.stored_before", run=self.run, results=entries, new=new, committed=done)
+        else:
+            log.info(
+                "sink.committed",
+                run=self.run,
+                part=part.part,
+                rows=part.rows,
+                bytes=part.bytes,
+                committed=done,
+            )
 
     async def _write(self, opened: _Open, batch: Batch) -> PartIndex | None:
         while True:

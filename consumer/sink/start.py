@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -103,10 +104,16 @@ def _tools(
 
 
 def _stop_at_signals(stop: asyncio.Event) -> list[Exit]:
-    """Set ``stop`` at SIGTERM and SIGINT; return a list that will hold the exit code."""
+    """Set ``stop`` at SIGTERM and SIGINT; return a list that will hold the exit code.
+
+    A second signal ends the process on the spot: a call to a store that does not answer cannot be
+    called off, and to be killed costs a sink nothing.
+    """
     got: list[Exit] = []
 
     def handle(code: Exit) -> None:
+        if got:
+            os._exit(code)
         got.append(code)
         stop.set()
 

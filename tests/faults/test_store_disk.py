@@ -6,7 +6,6 @@ import resource
 
 import pytest
 
-from tests.support.forge import running_forge
 from tests.support.servers import eventually
 from tests.support.sinks import sink_lab
 
@@ -14,10 +13,9 @@ LIMIT_BYTES = 2048  # the ledger of the run below has more
 
 
 @pytest.fixture
-async def lab(settings, service_env):
-    with running_forge() as forge:
-        async with sink_lab(forge, settings, service_env) as made:
-            yield made
+async def lab(sink_forge, settings, service_env):
+    async with sink_lab(sink_forge, settings, service_env) as made:
+        yield made
 
 
 @pytest.mark.row("E9")

@@ -10,8 +10,7 @@ import pytest
 
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES
-from tests.support.forge import running_forge
-from tests.support.s3_proxy import CREATE, s3_proxy
+from tests.support.s3_proxy import CREATE
 from tests.support.servers import eventually
 from tests.support.sinks import proven, sink_lab
 
@@ -19,21 +18,9 @@ FLAGS = ("--rows", "8", "--seconds", "0.5", "--burst")
 MOMENTS = ("half sent", "arrives before the next sink starts", "arrives when all is done")
 
 
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge() as made:
-        yield made
-
-
 @pytest.fixture
-def proxy(s3_server):
-    with s3_proxy(s3_server) as made:
-        yield made
-
-
-@pytest.fixture
-async def lab(forge, settings, service_env):
-    async with sink_lab(forge, settings, service_env) as made:
+async def lab(sink_forge, settings, service_env):
+    async with sink_lab(sink_forge, settings, service_env) as made:
         yield made
 
 
@@ -50,25 +37,25 @@ CASES = [
 
 @pytest.mark.row("E1")
 @pytest.mark.parametrize(("moment", "suffix"), CASES)
-async def test_a_sink_killed_while_its_part_is_on_the_way(lab, proxy, moment, suffix):
+async def test_a_sink_killed_while_its_part_is_on_the_way(lab, store_proxy, moment, suffix):
     job = await lab.load("under-way", rows=20)
     await job.answer_all()
     fault = "half" if moment == MOMENTS[0] else "hold"
-    proxy.fail(fault, on={CREATE}, path="/data/", times=1)
+    store_proxy.fail(fault, on={CREATE}, path="/data/", times=1)
     flags = (*FLAGS, "--format", suffix)
-    sink = lab.start(*flags, GENQ_S3_ENDPOINT=proxy.url)
-    await eventually(lambda: proxy.held or proxy.count(fault="half"), 60)
+    sink = lab.start(*flags, GENQ_S3_ENDPOINT=store_proxy.url)
+    await eventually(lambda: store_proxy.held or store_proxy.count(fault="half"), 60)
     sink.signal(signal.SIGKILL)
     assert await sink.wait() == -signal.SIGKILL
     part = RunPaths(job.run).part(0, suffix)
     assert job.store.stat(part) is None
     if moment == MOMENTS[1]:
-        proxy.mend()
+        store_proxy.mend()
         await eventually(lambda: job.store.stat(part))
     assert await lab.start(*flags).wait() == 0
     before = await proven(job)
-    proxy.mend()
-    await eventually(lambda: not proxy.busy)
+    store_proxy.mend()
+    await eventually(lambda: not store_proxy.busy)
     assert (await proven(job)).parts == before.parts
 
 
@@ -87,18 +74,33 @@ async def test_a_batch_that_a_dead_sink_had_stored_is_only_acknowledged(lab):
 
 
 @pytest.mark.row("E14")
-async def test_a_large_part_leaves_no_upload_behind_when_its_sink_is_killed(lab, proxy):
+async def test_a_large_part_leaves_no_upload_behind_when_its_sink_is_killed(lab, store_proxy):
     """Parts are written by one PUT each, whatever their size: there is nothing to sweep up."""
     job = await lab.load("one-put", rows=8)
     await job.answer(await job.lease(8), content=os.urandom(1 << 20).hex())
-    proxy.fail("half", on={CREATE}, path="/data/", times=1)
+    store_proxy.fail("half", on={CREATE}, path="/data/", times=1)
     flags = ("--format", "jsonl.zst", *FLAGS)
-    sink = lab.start(*flags, GENQ_S3_ENDPOINT=proxy.url)
-    await eventually(lambda: proxy.count(fault="half"), 60)
+    sink = lab.start(*flags, GENQ_S3_ENDPOINT=store_proxy.url)
+    await eventually(lambda: store_proxy.count(fault="half"), 60)
     sink.signal(signal.SIGKILL)
     await sink.wait()
     keys = [one.key for one in await asyncio.to_thread(lambda: list(job.store.list(job.run)))]
     assert not [key for key in keys if "/data/" in key]
-    assert await lab.start(*flags, GENQ_S3_ENDPOINT=proxy.url).wait() == 0
+    assert await lab.start(*flags, GENQ_S3_ENDPOINT=store_proxy.url).wait() == 0
     await proven(job)
-    assert not [one for one in proxy.seen if "uploads" in one.query.lower()]
+    assert not [one for one in store_proxy.seen if "uploads" in one.query.lower()]
+
+
+@pytest.mark.row("E7")
+async def test_a_second_signal_does_not_wait_for_a_store_that_does_not_answer(lab, store_proxy):
+    job = await lab.load("silent", rows=20)
+    await job.answer_all()
+    store_proxy.fail("black hole", on={CREATE}, path="/data/")
+    sink = lab.start(*FLAGS, GENQ_S3_ENDPOINT=store_proxy.url)
+    await eventually(lambda: store_proxy.count(fault="black hole"), 60)
+    sink.signal(signal.SIGTERM)
+    sink.signal(signal.SIGINT)
+    assert await sink.wait(20) in (130, 143)
+    store_proxy.mend()
+    assert await lab.start(*FLAGS).wait() == 0
+    await proven(job)

@@ -10,7 +10,6 @@ from consumer.sink import outage
 from consumer.sink.batcher import Bounds
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
-from tests.support.s3_proxy import s3_proxy
 from tests.support.servers import eventually
 from tests.support.sinks import Job, LocalLab, proven
 
@@ -37,12 +36,6 @@ real_pause = outage.pause
 
 
 @pytest.fixture
-def proxy(s3_server):
-    with s3_proxy(s3_server) as made:
-        yield made
-
-
-@pytest.fixture
 async def world(settings, store, service_env, tmp_path):
     settings = settings.model_copy(update={"stream_entries": MARK})
     async with world_of(settings, store, service_env, tmp_path) as made:
@@ -50,11 +43,11 @@ async def world(settings, store, service_env, tmp_path):
 
 
 @pytest.fixture
-async def lab(world, proxy):
-    """A run that a consumer answers, and a sink that reaches the store through the proxy."""
+async def lab(world, store_proxy):
+    """A run that a consumer answers, and a sink that reaches the store through the store_proxy."""
     queue = await world.load(ITEMS)
     manifest = world.store_run(ITEMS)
-    store = open_store(world.settings.model_copy(update={"s3_endpoint": proxy.url}))
+    store = open_store(world.settings.model_copy(update={"s3_endpoint": store_proxy.url}))
     info = await world.runs.get(manifest.run)
     job = Job(world.client, store, world.runs, queue, manifest, info)
     made = LocalLab(world.settings, job)
@@ -66,13 +59,13 @@ async def lab(world, proxy):
 
 @pytest.mark.row("E13")
 async def test_an_outage_of_an_hour_stops_consumers_at_the_mark_and_loses_nothing(
-    world, lab, proxy, monkeypatch
+    world, lab, store_proxy, monkeypatch
 ):
     clock = FakeTime()
     monkeypatch.setattr(outage, "pause", clock.pause)
     job = lab.job
     async with running_fake(world.folder, api_key="") as engine:
-        proxy.fail("reset")
+        store_proxy.fail("reset")
         with stamina.set_testing(True, attempts=1):  # the hour is that of the outer retries
             sink = lab.start(lab.finish(bounds=Bounds(rows=10, seconds=1)))
             async with world.serving(url=engine.url):
@@ -84,7 +77,7 @@ async def test_an_outage_of_an_hour_stops_consumers_at_the_mark_and_loses_nothin
                 assert (now.generated, now.leased) == (waiting.generated, 0)
                 assert now.queued == ITEMS - waiting.generated
                 clock.leaps = False
-                proxy.mend()
+                store_proxy.mend()
                 await sink
     await proven(job)
 

@@ -17,9 +17,8 @@ from common.parts import SUFFIXES, codec_for
 from common.prove import prove
 from consumer.sink.decode import RESULT_LIMIT_BYTES
 from tests.support.completions import completion, payload
-from tests.support.forge import running_forge
 from tests.support.producers import Producer
-from tests.support.s3_proxy import HEAD, LIST, s3_proxy
+from tests.support.s3_proxy import CREATE, HEAD, LIST
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven, sink_lab
 
@@ -27,15 +26,9 @@ MIB = 1 << 20
 LONG = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge() as made:
-        yield made
-
-
 @pytest.fixture
-async def processes(forge, settings, service_env):
-    async with sink_lab(forge, settings, service_env) as made:
+async def processes(sink_forge, settings, service_env):
+    async with sink_lab(sink_forge, settings, service_env) as made:
         yield made
 
 
@@ -152,26 +145,26 @@ async def test_a_sink_does_not_build_on_a_damaged_part(lab, settings):
     assert [one.key for one in job.store.list(paths.data_prefix)] == [key]
 
 
-@pytest.fixture
-def proxy(s3_server):
-    with s3_proxy(s3_server) as made:
-        yield made
-
-
 @pytest.mark.row("E10")
-async def test_a_store_that_shows_writes_late_makes_nothing_twice(lab, settings, proxy):
-    """A sink that starts sees no part of another's: the PUT itself finds that they are there."""
+async def test_a_store_that_shows_writes_late_makes_nothing_twice(
+    lab, settings, store_proxy, monkeypatch
+):
+    """A sink that starts sees no part of another's: its PUT finds that they are there."""
+    monkeypatch.setattr("consumer.sink.outage.LONGEST_SECONDS", 0.2)
     job = lab.job
     await job.answer_all()
     await lab.finish()
     parts = prove(job.store, job.run).parts
     await job.redis.flushall()
-    late = open_store(settings.model_copy(update={"s3_endpoint": proxy.url}))
-    again = await load_job(settings, "results", rows=12, store=late)
+    late = open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url}))
+    again = await load_job(settings, "results", rows=12, store=late)  # which restores nothing
     async with local_lab(settings, again) as second:
         await again.answer_all()
-        proxy.fail("stale", on={HEAD, LIST}, path="/data/", times=4)
-        proxy.fail("stale", on={LIST}, times=2)
-        await second.finish(folder=settings.state_dir / "new")
-        assert proxy.count(fault="stale") >= 4
+        store_proxy.fail("stale", on={HEAD}, path="/data/")
+        store_proxy.fail("stale", on={LIST})
+        finishing = second.start(second.finish(folder=settings.state_dir / "new"))
+        await eventually(lambda: store_proxy.count(CREATE, path="/data/") > 2, 60)
+        assert (await again.counts()).committed == 0
+        store_proxy.mend()
+        await finishing
         assert (await proven(again)).parts == parts

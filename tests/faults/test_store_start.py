@@ -8,27 +8,14 @@ import structlog
 from common.errors import StoreAwayError, StoreError
 from common.objectstore import Created, open_store
 from deploy.embedded import free_ports
-from tests.support.forge import running_forge
-from tests.support.s3_proxy import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT, s3_proxy
+from tests.support.s3_proxy import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven, sink_lab
 
 
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge() as made:
-        yield made
-
-
 @pytest.fixture
-def proxy(s3_server):
-    with s3_proxy(s3_server) as made:
-        yield made
-
-
-@pytest.fixture
-async def processes(forge, settings, service_env):
-    async with sink_lab(forge, settings, service_env) as made:
+async def processes(sink_forge, settings, service_env):
+    async with sink_lab(sink_forge, settings, service_env) as made:
         yield made
 
 
@@ -91,16 +78,16 @@ CASES = [(name, PUT) for name in REFUSALS] + [("403 AccessDenied", one) for one 
 
 @pytest.mark.row("E8")
 @pytest.mark.parametrize(("refusal", "operation"), CASES)
-def test_what_other_stores_refuse_is_explained(settings, proxy, refusal, operation):
+def test_what_other_stores_refuse_is_explained(settings, store_proxy, refusal, operation):
     """Their own answers, given by the proxy: this store knows no regions, sessions or rights."""
-    proxy.fail(refusal, on={operation} if operation is not PUT else {PUT, CREATE})
+    store_proxy.fail(refusal, on={operation} if operation is not PUT else {PUT, CREATE})
     with pytest.raises(StoreError) as caught:
-        open_store(settings.model_copy(update={"s3_endpoint": proxy.url})).probe()
+        open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url})).probe()
     assert not isinstance(caught.value, StoreAwayError)
     assert caught.value.what.startswith(f"Cannot {RIGHTS[operation]} s3://")
     assert refusal.split()[1] in caught.value.why
     assert REFUSALS[refusal] in caught.value.fix
-    assert proxy.count(operation, fault=refusal) <= 3  # once for each object: no repeats
+    assert store_proxy.count(operation, fault=refusal) <= 3  # once for each object: no repeats
 
 
 @pytest.mark.row("E8")
@@ -127,33 +114,33 @@ async def test_the_sink_says_what_is_wrong_in_three_lines_and_ends(processes):
 
 @pytest.mark.row("E6")
 async def test_a_store_that_ignores_conditions_is_refused_unless_there_is_one_writer(
-    processes, proxy
+    processes, store_proxy
 ):
     job = await processes.load("stripped", rows=12)
     await job.answer_all()
-    proxy.fail("strip", on={CREATE})
-    refused = processes.start("--burst", GENQ_S3_ENDPOINT=proxy.url)
+    store_proxy.fail("strip", on={CREATE})
+    refused = processes.start("--burst", GENQ_S3_ENDPOINT=store_proxy.url)
     assert await refused.wait() == 5
     assert "ignores If-None-Match" in refused.log()
     assert "gen-sink --single-writer" in refused.log()
     flags = ("--burst", "--rows", "5", "--single-writer")
-    sink = processes.start(*flags, GENQ_S3_ENDPOINT=proxy.url)
+    sink = processes.start(*flags, GENQ_S3_ENDPOINT=store_proxy.url)
     assert await sink.wait() == 0, sink.log()
     await proven(job)
     assert not [one.key for one in job.store.list(".genq-probe")]
 
 
 @pytest.mark.row("E6")
-def test_a_probe_does_not_believe_an_answer_that_it_did_not_get(settings, proxy):
+def test_a_probe_does_not_believe_an_answer_that_it_did_not_get(settings, store_proxy):
     """Of the two conditional PUTs that prove it, the second must be refused, not lost."""
-    store = open_store(settings.model_copy(update={"s3_endpoint": proxy.url}))
-    proxy.fail("503", on={CREATE}, times=1)
+    store = open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url}))
+    store_proxy.fail("503", on={CREATE}, times=1)
     store.probe()
-    proxy.fail("strip", on={CREATE})
+    store_proxy.fail("strip", on={CREATE})
     with pytest.raises(StoreError, match="ignores If-None-Match"):
         store.probe()
-    proxy.mend()
-    proxy.fail("503", on={CREATE})
+    store_proxy.mend()
+    store_proxy.fail("503", on={CREATE})
     with pytest.raises(StoreAwayError):
         store.probe()
     assert store.create("still-there", b"") is Created.UNKNOWN
@@ -169,24 +156,26 @@ OUTAGES = [
 
 @pytest.mark.row("E8")
 @pytest.mark.parametrize("refusal", OUTAGES)
-async def test_a_right_that_is_lost_in_mid_run_is_waited_for(settings, proxy, monkeypatch, refusal):
+async def test_a_right_that_is_lost_in_mid_run_is_waited_for(
+    settings, store_proxy, monkeypatch, refusal
+):
     monkeypatch.setattr("consumer.sink.outage.LONGEST_SECONDS", 0.2)
-    store = open_store(settings.model_copy(update={"s3_endpoint": proxy.url}))
+    store = open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url}))
     job = await load_job(settings, "revoked", rows=12, store=store)
     async with local_lab(settings, job) as lab:
         with structlog.testing.capture_logs() as logs:
             serving = lab.start(lab.finish())
             await job.answer(await job.lease(5))
             await eventually(lambda: committed(job, 5), 60)
-            proxy.fail(refusal)
+            store_proxy.fail(refusal)
             await job.answer_all()
-            before = proxy.count(CREATE)
-            await eventually(lambda: proxy.count(CREATE, fault=refusal) > 3, 60)
+            before = store_proxy.count(CREATE)
+            await eventually(lambda: store_proxy.count(CREATE, fault=refusal) > 3, 60)
             assert (await job.counts()).committed == 5
             assert not serving.done()
-            proxy.mend()
+            store_proxy.mend()
             await serving
-        assert before < proxy.count(CREATE)
+        assert before < store_proxy.count(CREATE)
         await proven(job)
     said = [one for one in logs if one.get("service") == "storage"]
     assert [one["event"] for one in said] == ["sink.away", "sink.back"]
@@ -222,8 +211,8 @@ def test_keys_that_are_renewed_in_their_file_come_into_force(
 
 
 @pytest.mark.row("E3")
-def test_a_start_survives_a_hiccup_of_each_operation(settings, proxy):
+def test_a_start_survives_a_hiccup_of_each_operation(settings, store_proxy):
     for operation in ALL:
-        proxy.fail("503", on={operation}, times=1)
-    open_store(settings.model_copy(update={"s3_endpoint": proxy.url})).probe()
-    assert proxy.count(fault="503") == 6
+        store_proxy.fail("503", on={operation}, times=1)
+    open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url})).probe()
+    assert store_proxy.count(fault="503") == 6

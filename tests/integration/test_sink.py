@@ -154,7 +154,7 @@ async def test_a_zombie_sink_cannot_repeat_what_another_wrote(lab):
     assert await sink.wait() == 0, sink.log()
     await proven(job)
     zombie.signal(signal.SIGCONT)
-    await eventually(lambda: "sink.committed" in zombie.log())
+    await eventually(lambda: "sink.stored_before" in zombie.log())
     zombie.signal(signal.SIGTERM)
     assert await zombie.wait() == 143
     await proven(job)

@@ -427,7 +427,10 @@ def _stale(exchange: Exchange) -> None:
     """A store that does not yet know what was just written."""
     exchange.body()
     if exchange.operation is LIST:
-        xml = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+        xml = (
+            "<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated>"
+            "</ListBucketResult>"
+        )
         exchange.answer(Answer(200, [("Content-Type", "application/xml")], xml.encode()))
     else:
         _refused("404 NoSuchKey")(exchange)
