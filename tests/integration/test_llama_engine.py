@@ -47,6 +47,24 @@ async def generate(supervisor, ids, **fields):
     return supervisor.engine.read(reply.body)
 
 
+async def test_it_is_on_loopback_and_answers_nobody_without_its_key(supervisor):
+    listening = [
+        connection.laddr.ip
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == supervisor.spec.port
+    ]
+    assert set(listening) == {"127.0.0.1"}
+    for key in ("", "guess"):
+        stranger = EngineHttp(supervisor.spec.base_url, key)
+        try:
+            for path in ("/props", "/slots", "/metrics", "/completion"):
+                reply = await stranger.post(path, {}, 30)
+                assert reply.status == 401, (path, reply)
+        finally:
+            await stranger.close()
+
+
 async def test_facts_and_the_way_from_messages_to_text(supervisor):
     facts = supervisor.facts
     assert (facts.engine, facts.vocab_size, facts.context_tokens) == ("llamacpp", 49152, 512)
