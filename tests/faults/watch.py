@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +123,7 @@ class Looker:
         """Run RQ's own command line."""
         words = {"info": ("info",), "requeue": ("requeue", "--queue", self.run, "--all")}[name]
         argv = [sys.executable, "-m", "rq.cli", *words, "--url", self.url]
-        async with self.still:
+        async with self.still if name == "requeue" else nullcontext():
             await asyncio.to_thread(
                 subprocess.run, argv, cwd=ROOT, capture_output=True, timeout=60, check=False
             )

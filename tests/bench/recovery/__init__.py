@@ -1,0 +1,1 @@
+"""What bench_recovery measures, one fault a module."""
