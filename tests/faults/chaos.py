@@ -1,6 +1,6 @@
 """The whole pipeline under random faults; then a drain, and an audit that trusts nobody.
 
-    python -m tests.faults.chaos --seed 1 --items 5000 [--faults 40] [--record FILE]
+    python -m tests.faults.chaos --seed 1 --items 5000 [--faults 40] [--runs 20] [--record FILE]
 
 Real parts throughout: producer, three consumers (the stand-in where SGLang would be), two sinks,
 a Valkey that writes all to disk, an S3 server. The seed gives the schedule of faults, and gives it
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import io
 import json
 import sys
@@ -263,37 +262,43 @@ async def run_chaos(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other")
     parser.add_argument("--items", type=int, default=5000)
     parser.add_argument("--faults", type=int, default=40)
-    parser.add_argument("--record", type=Path, help="append a line to this file")
+    parser.add_argument("--record", type=Path, help="append a line for each run to this file")
     args = parser.parse_args()
-    print(f"seed {args.seed}: {args.items} items, {args.faults} faults", flush=True)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="genq-chaos-")))
-        forge = stack.enter_context(running_forge(*PROGRAMS))
-        s3 = stack.enter_context(servers.s3_server())
-        report = asyncio.run(
-            run_chaos(
-                args.seed,
-                args.items,
-                args.faults,
-                forge=forge,
-                s3=s3,
-                folder=folder,
-                say=lambda line: print(line, flush=True),
-            )
-        )
+    problems = 0
+    with running_forge(*PROGRAMS) as forge, servers.s3_server() as s3:
+        for seed in range(args.seed, args.seed + args.runs):
+            _say(f"seed {seed}: {args.items} items, {args.faults} faults")
+            with tempfile.TemporaryDirectory(prefix="genq-chaos-") as folder:
+                run = run_chaos(
+                    *(seed, args.items, args.faults),
+                    forge=forge,
+                    s3=s3,
+                    folder=Path(folder),
+                    say=_say,
+                )
+                report = asyncio.run(run)
+            _tell(report)
+            problems += len(report.problems)
+            if args.record:
+                append_chaos(args.record, report)
+    return 1 if problems else 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _tell(report: Report) -> None:
     for problem in report.problems:
-        print(f"PROBLEM {problem}", flush=True)
-    print(
+        _say(f"PROBLEM {problem}")
+    _say(
         f"seed {report.seed}: {report.seconds:.0f} s, {report.committed} committed,"
         f" {report.dead} dead-lettered, {report.lost} lost, {report.doubled} doubled,"
-        f" {report.samples} samples, {len(report.problems)} problems",
-        flush=True,
+        f" {report.samples} samples, {len(report.problems)} problems"
     )
-    if args.record:
-        append_chaos(args.record, report)
-    return 1 if report.problems else 0
 
 
 if __name__ == "__main__":
