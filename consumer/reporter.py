@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 BEAT_SECONDS = 5.0
+LISTEN_SECONDS = 1.0  # between tries to hear commands while Redis is away
 QUIT_SECONDS = 5.0  # for the last words to Redis
 
 
@@ -65,6 +67,11 @@ class Worker(BaseWorker):
             self.commands.stop_job(job)
         else:
             log.warning("command ignored", command=command)
+
+    def _pubsub_exception_handler(self, error: Exception, *_of_the_thread: Any) -> None:
+        """Listen again, whatever ended it; RQ's own would say so at every try, or give up."""
+        log.debug("not listening for commands, trying again", why=str(error))
+        time.sleep(LISTEN_SECONDS)
 
     def clean_registries(self) -> None:
         """Do nothing: the queue's own reaper decides about leases, and RQ's would not ask it."""
