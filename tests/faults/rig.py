@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import redis.asyncio
 
 from common.audit import check_counts
+from common.errors import EpochError, QueueError
 from common.ids import RunName
 from common.objectstore import RunPaths, open_store
 from common.prove import prove
@@ -97,7 +98,17 @@ class Rig:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def counts(self) -> RunCounts:
-        return await Runs(self.audit, QueueLimits()).sample(RunName(RUN))
+        """Ask until Redis answers: it may have just come back."""
+
+        async def ask() -> RunCounts | None:
+            try:
+                return await Runs(self.audit, QueueLimits()).sample(RunName(RUN))
+            except QueueError as error:
+                if isinstance(error, EpochError):
+                    raise
+                return None
+
+        return await eventually(ask, 20)
 
     async def audited(self) -> RunCounts:
         """Return the counts, and check that each item is in one place."""
