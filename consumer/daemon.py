@@ -116,7 +116,7 @@ class Consumer:
         self.outbox = Outbox(
             worker, self.keeper, self.catalogue.present_queue, self._signals.completed
         )
-        self.client = Client(parts.engine, parts.supervisor)
+        self.client = Client(parts.engine, parts.supervisor, attached=parts.spec.url is not None)
         self.pump = Pump(
             Fetcher(worker, self.catalogue, Shards(parts.store), self.keeper, self.outbox),
             self.keeper,
@@ -224,6 +224,7 @@ class Consumer:
                 max_running=facts.max_running,
                 context=facts.context_tokens,
             )
+            await self.client.settle()
             if not self._down.is_set():
                 self.pump.engine_up(Ready(facts, prompts))
             await self._down.wait()

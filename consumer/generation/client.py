@@ -20,6 +20,7 @@ DEATH_SECONDS = 10.0
 POLL_SECONDS = 0.2
 SIGNS_OF_LIFE = 3
 ASK_SECONDS = 2.0
+ABORTS_AT_ONCE = 32
 
 
 class Serving(Protocol):
@@ -52,16 +53,19 @@ class Sent:
 class Client:
     """Generations in flight at one supervised engine.
 
-    A request is sent once: whether to try again is the queue's decision.
+    A request is sent once: whether to try again is the queue's decision. ``attached``: the server
+    is somebody else's, and goes on with what it has when we think it down.
     """
 
-    def __init__(self, engine: Engine, serving: Serving) -> None:
+    def __init__(self, engine: Engine, serving: Serving, *, attached: bool = False) -> None:
         self._engine = engine
         self._serving = serving
         self._calls: dict[asyncio.Task[Reply], int] = {}
         self._down: dict[asyncio.Task[Reply], Sent] = {}
         self._gone: dict[int, bool] = {}  # incarnations that are down, and whether they died
         self._aborts: set[asyncio.Task[None]] = set()
+        self._attached = attached
+        self._left: list[str] = []  # requests to abort once an attached server can be asked again
         self._autopsies: dict[int, asyncio.Task[bool]] = {}
 
     def __len__(self) -> int:
@@ -88,6 +92,7 @@ class Client:
             reply = await call
         except asyncio.CancelledError:
             if call in self._down and not _cancelled_from_outside():
+                self._abort(request.rid)
                 return self._down[call]
             call.cancel()
             self._abort(request.rid)
@@ -102,6 +107,13 @@ class Client:
         if not died:
             self._abort(request.rid)  # out of time or touch here is not out of mind there
         return Sent(reply, died)
+
+    async def settle(self) -> None:
+        """Abort what an attached server may still be working on, before it is given more."""
+        left, self._left = self._left, []
+        for start in range(0, len(left), ABORTS_AT_ONCE):
+            some = left[start : start + ABORTS_AT_ONCE]
+            await asyncio.gather(*(self._engine.abort(self._serving.http, rid) for rid in some))
 
     def engine_down(self, incarnation: int, reason: str, *, died: bool) -> None:
         """End every request that the engine of that incarnation (or an older one) will not answer.
@@ -142,9 +154,17 @@ class Client:
 
     def _abort(self, rid: str) -> None:
         if self._up:
-            task = asyncio.create_task(self._engine.abort(self._serving.http, rid))
+            task = asyncio.create_task(self._tell(rid))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
+        elif self._attached:
+            self._left.append(rid)
+
+    async def _tell(self, rid: str) -> None:
+        incarnation = self._serving.incarnation
+        await self._engine.abort(self._serving.http, rid)
+        if self._attached and incarnation in self._gone:  # the connection was closed under it
+            self._left.append(rid)
 
 
 def _cancelled_from_outside() -> bool:
