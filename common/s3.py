@@ -57,6 +57,8 @@ class S3Store:
         self._region = region
         self._credentials = credentials
         self._http = open_pool()
+        # Who waits for a service says so, once; a line for each try would drown it.
+        stamina.instrumentation.set_on_retry_hooks(())
         self._minio = Minio(
             endpoint,
             secure=secure,

@@ -27,7 +27,7 @@ FAILURES = {
     "answer lost": OPERATIONS,
     "cut": (GET, LIST),
     "foreign page": (CREATE, LIST),
-    "stale": (HEAD, LIST),
+    "stale": (HEAD,),
 }
 TABLE = [(failure, operation) for failure, some in FAILURES.items() for operation in some]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 import structlog
 
@@ -55,6 +57,18 @@ def test_a_real_store_s_refusal_is_explained(settings, s3_server, mistake):
     assert why in caught.value.why
     assert way_out in caught.value.fix
     assert isinstance(caught.value, StoreAwayError) == (mistake == "port")
+
+
+@pytest.mark.row("E8")
+def test_a_wrong_clock_is_named_by_a_real_store(settings, monkeypatch):
+    def tomorrow():
+        return datetime.now(UTC) + timedelta(days=1)
+
+    monkeypatch.setattr("minio.time.utcnow", tomorrow)
+    with pytest.raises(StoreError) as caught:
+        open_store(settings).probe()
+    assert "RequestTimeTooSkewed" in caught.value.why
+    assert caught.value.fix == "Set this machine's clock."
 
 
 REFUSALS = {
@@ -208,6 +222,13 @@ def test_keys_that_are_renewed_in_their_file_come_into_force(
     hand_out(s3_server.secret_key)
     assert store.create("a", b"1") is Created.CREATED
     assert store.get("a") == b"1"
+
+
+@pytest.mark.row("E10")
+def test_a_store_that_lists_late_is_refused(settings, store_proxy):
+    store_proxy.fail("stale", on={LIST})
+    with pytest.raises(StoreError, match="does not list what was just written"):
+        open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url})).probe()
 
 
 @pytest.mark.row("E3")
