@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 from redis.exceptions import RedisError
-from redis.exceptions import RedisError
 
 from common.ids import Epoch, Item, RunName, Token, WorkerName, new_nonce
 from common.queue.failures import encode_reason
