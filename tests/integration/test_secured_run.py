@@ -22,6 +22,7 @@ from tests.support.secured_run import (
 )
 
 SERVICES = [user for user in USERS if user != "admin"]
+pytestmark = pytest.mark.timeout(300)  # the first test pays for the whole run
 PICKLE = re.compile(rb"\x80[\x02-\x05].*\.", re.DOTALL)
 
 
@@ -45,7 +46,10 @@ def test_each_service_may_do_all_that_it_does(run):
     assert {(entry["object"], entry["reason"]) for entry in run.denied} <= {
         ("config|get", "command")
     }
-    assert "proven: complete and unique" in run.said[f"monitor: gen-producer verify {RUN}"]
+    assert (
+        "proven: complete and unique"
+        in run.said[f"monitor: gen-producer verify {RUN} --allow-failures"]
+    )
 
 
 def test_the_monitor_sees_the_same_as_everybody(run):
@@ -159,6 +163,7 @@ def test_no_prompt_is_in_any_log(run):
     logs = [path.read_text() for path in run.state.rglob("*.log")]
     assert '"level":' in shown or '"level": ' in shown, "nothing was logged"
     assert logs, "the engine logged nothing"
+    assert "too_long" in run.said[f"monitor: gen-producer failed {RUN}"], "no row failed"
     for text in (PROMPT, ROW_ID, METADATA):
         assert text not in "\n".join([shown, *logs])
 
