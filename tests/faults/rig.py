@@ -70,6 +70,7 @@ class Rig:
         from common.prove import committed_items  # noqa: PLC0415 - the same
         from producer.enqueue import Enqueuer  # noqa: PLC0415 - used here only
 
+        await self.audit.connection_pool.disconnect(inuse_connections=False)
         committed = await asyncio.to_thread(committed_items, self.world.store, self.manifest)
         enqueuer = Enqueuer(self.audit, QueueLimits(), self.manifest, warn=self.said.append)
         await enqueuer.enqueue(priority=0, committed=committed, progress=lambda _done: None)
@@ -120,13 +121,13 @@ class Rig:
         """Return how many parts storage holds."""
         return len(list(self.world.store.list(RunPaths(RunName(RUN)).data_prefix)))
 
-    async def committed(self, count: int, seconds: float = 40) -> None:
+    async def committed(self, count: int, seconds: float = 90) -> None:
         async def enough() -> bool:
             return (await self.counts()).committed >= count
 
         await eventually(enough, seconds)
 
-    async def finished(self, task: asyncio.Task[None], seconds: float = 60) -> Proof:
+    async def finished(self, task: asyncio.Task[None], seconds: float = 90) -> Proof:
         """Wait for the sink to end the run, and check the books in Redis and in storage."""
         await asyncio.wait_for(task, seconds)
         counts = await self.audited()

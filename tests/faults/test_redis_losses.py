@@ -84,13 +84,13 @@ def test_a_load_waits_for_room_says_how_much_and_goes_on(
 ):
     producer = Producer({**service_env, "GENQ_REDIS_URL": frail.url}, monkeypatch, capsys)
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(f'{{"prompt":"question {i}"}}\n' for i in range(60_000)))
+    rows.write_text("".join(f'{{"prompt":"question {i}"}}\n' for i in range(12_000)))
     used = frail.tell("INFO", "memory")["used_memory"]
-    frail.tell("CONFIG", "SET", "maxmemory", used + 2_000_000)
+    frail.tell("CONFIG", "SET", "maxmemory", used + 600_000)
 
     def give_room() -> None:
         def full() -> bool:
-            return int(frail.tell("INFO", "memory")["used_memory"]) > used + 2_000_000
+            return int(frail.tell("INFO", "memory")["used_memory"]) > used + 600_000
 
         eventually_sync(full, 60)
         frail.tell("CONFIG", "SET", "maxmemory", "200mb")
@@ -100,10 +100,10 @@ def test_a_load_waits_for_room_says_how_much_and_goes_on(
     said = producer("load", rows, "--run", "big", "--model", "m")
     helper.join()
     assert said.err.count("Redis is full") == 1
-    assert "of 60,000 ids are queued" in said.err
+    assert "of 12,000 ids are queued" in said.err
     assert "redis-cli CONFIG SET maxmemory" in said.err
     assert said.err.count("Redis has room again") == 1
-    assert "60,000 ids queued" in said.out
+    assert "12,000 ids queued" in said.out
     assert "0 new" in producer("load", rows, "--run", "big", "--model", "m").out
 
 
