@@ -41,8 +41,9 @@ format: $(VENV)/.test ## Format, and repair what the linter can
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-docs: $(VENV)/.test ## Write what is made from the code: the table of files in ARCHITECTURE.md
+docs: $(VENV)/.test ## Write what is made from the code: the tables in ARCHITECTURE.md
 	$(BIN)/python -m tests.support.file_table
+	$(BIN)/python -m tests.support.fault_table
 
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)

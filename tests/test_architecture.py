@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import file_table
+from tests.support import fault_table, file_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("common", "consumer", "deploy", "producer")
@@ -129,6 +129,18 @@ def test_each_guarantee_names_a_test_that_exists():
 def test_the_table_of_files_is_what_the_files_say():
     current = file_table.PAGE.read_text(encoding="utf-8")
     assert current == file_table.page_with_table(), "run: make docs"
+
+
+def test_the_table_of_faults_is_what_the_tests_say():
+    current = fault_table.PAGE.read_text(encoding="utf-8")
+    assert current == fault_table.page_with_table(), "run: make docs"
+
+
+def test_each_fault_has_a_test_or_a_word_on_why_not():
+    covered = fault_table.covered()
+    assert set(covered) <= set(fault_table.ROWS), "a mark names a row that does not exist"
+    bare = set(fault_table.ROWS) - set(covered) - set(fault_table.ELSEWHERE)
+    assert not bare, f"no test covers {sorted(bare)}"
 
 
 def test_no_machine_s_path_is_in_a_tracked_file():
