@@ -191,6 +191,7 @@ async def test_broken_answers_are_asked_for_again(world, engine, answer) -> None
     assert {r["attempt"] for r in world.results()} == {1}
 
 
+@pytest.mark.row("F4")
 @pytest.mark.row("F10")
 async def test_empty_answers_are_charged_and_tried_again(world, engine) -> None:
     await set_faults(engine, empty_answers=5)

@@ -38,6 +38,7 @@ async def slow_engine(world):
         yield spec
 
 
+@pytest.mark.row("A3")
 async def test_sigterm_drains_and_charges_nothing(world, slow_engine) -> None:
     queue = await world.load(40, sampling=LONG)
     with world.consume("--url", slow_engine.url, GENQ_DRAIN_SECONDS="0.5") as process:
@@ -69,6 +70,7 @@ async def test_what_can_be_finished_within_the_grace_is(world) -> None:
     assert (seen.generated + seen.queued, seen.leased) == (30, 0)
 
 
+@pytest.mark.row("A3")
 async def test_a_second_signal_stops_now(world, slow_engine) -> None:
     await world.load(20, sampling=LONG)
     with world.consume("--url", slow_engine.url, GENQ_DRAIN_SECONDS="600") as process:

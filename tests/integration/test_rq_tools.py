@@ -185,6 +185,7 @@ async def test_one_item_goes_through_fail_scheduled_and_ok_in_rq_info(bench):
     assert await bench.runs.close(RUN)
 
 
+@pytest.mark.row("D1")
 @pytest.mark.parametrize(
     "flags", [[], ["-R"], ["-r"], ["-Q"], ["-W"], ["-Q", "-r"], ["-W", "-R"], [RUN]], ids=" ".join
 )
@@ -203,6 +204,7 @@ async def test_rq_info_changes_nothing(bench, flags):
     assert bench.rq_info() == (counts.queued, counts.leased, 2, counts.dead)
 
 
+@pytest.mark.row("D3")
 async def test_rq_requeue_gives_a_fresh_budget(bench):
     await bench.load()
     dead = await bench.lease(3)
@@ -238,6 +240,7 @@ async def test_a_requeue_that_was_cut_off_between_its_two_steps_is_undone(bench)
     assert (await bench.counts()).dead == 0
 
 
+@pytest.mark.row("D3")
 async def test_rq_suspend_pauses_and_resume_goes_on(bench):
     await bench.load()
     bench.rq("suspend")
@@ -247,6 +250,7 @@ async def test_rq_suspend_pauses_and_resume_goes_on(bench):
     assert len(await bench.lease()) == 1
 
 
+@pytest.mark.row("D3")
 async def test_what_rq_empty_took_is_put_back(bench):
     await bench.load()
     held = await bench.lease(3)
@@ -261,6 +265,7 @@ async def test_what_rq_empty_took_is_put_back(bench):
     assert bench.job(10).get_status() == JobStatus.QUEUED
 
 
+@pytest.mark.row("D2")
 async def test_a_stock_worker_gives_back_what_it_takes(bench):
     await bench.load()
     text = bench.rq("worker", "-S", "json", "--burst", "--max-jobs", "3", RUN)
@@ -282,6 +287,7 @@ async def test_a_stock_worker_gives_back_what_it_takes(bench):
     assert {one.delivery for one in leased} == {1}
 
 
+@pytest.mark.row("D2")
 async def test_a_stock_worker_of_several_queues_gives_back_what_it_takes(bench):
     await bench.load()
     bench.rq("worker", "-S", "json", "--burst", "--max-jobs", "2", "another", RUN)
@@ -289,6 +295,7 @@ async def test_a_stock_worker_of_several_queues_gives_back_what_it_takes(bench):
     assert (counts.queued, counts.leased) == (18, 2)
 
 
+@pytest.mark.row("D2")
 async def test_a_stock_worker_that_cannot_read_our_jobs_loses_none(bench):
     await bench.load()
     bench.rq("worker", "--burst", "--max-jobs", "2", RUN)  # RQ's default is pickle
@@ -312,6 +319,7 @@ def dashboard(bench):
     return app.test_client()
 
 
+@pytest.mark.row("D4")
 async def test_rq_dashboard_shows_our_jobs_and_changes_nothing(bench, dashboard):
     await bench.load()
     leased = await bench.lease(4)

@@ -86,7 +86,10 @@ ROWS = {
 }
 """Row -> what happens."""
 
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    "G2": "A kill for want of memory is a `kill -9`: of a consumer A1, of an engine B1.",
+    "G4": "Two versions side by side are tried as records of an unknown version: A7.",
+}
 """Row -> why no test of its own provokes it here, and what was checked instead."""
 
 
@@ -101,7 +104,7 @@ def marks(file: Path) -> dict[str, list[str]]:
         else:
             continue
         for call in (one for place in places for one in ast.walk(place)):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.row":
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"pytest.mark.row", "row"}:
                 found[ast.literal_eval(call.args[0])].append(name)
     return found
 
