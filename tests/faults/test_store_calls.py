@@ -9,6 +9,7 @@ import structlog
 
 from common.errors import DeadLettersError
 from common.objectstore import Created, open_store
+from consumer.sink.batcher import Bounds
 from consumer.sink.run import RunSink
 from tests.support.s3_proxy import CREATE, DELETE, GET, HEAD, LIST, NARROW_BYTES, PUT
 from tests.support.servers import eventually
@@ -53,7 +54,7 @@ async def start_and_finish(lab):
     await lab.job.answer_all()
     await asyncio.to_thread(lab.job.store.probe)
     with pytest.raises(DeadLettersError):
-        await lab.finish()
+        await lab.finish(bounds=Bounds(rows=5, seconds=60))
     return await proven(lab.job, dead=1)
 
 

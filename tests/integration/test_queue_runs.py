@@ -119,6 +119,18 @@ async def test_a_sample_writes_nothing(bench):
     assert {key: bench.sync.dump(key) for key in bench.sync.scan_iter()} == before
 
 
+async def test_the_reasons_of_many_dead_letters_are_read_in_few_round_trips(bench):
+    await bench.load(400)
+    await bench.fail(await bench.lease(400), final=True)
+    before = bench.sync.info("stats")["total_reads_processed"]
+    failures = await bench.runs.failures(RUN, limit=300)
+    reads = bench.sync.info("stats")["total_reads_processed"] - before
+    assert len({one.item for one in failures}) == 300
+    assert {(one.verdict, one.text) for one in failures} == {("empty", "why")}
+    assert reads < 30
+    assert len(await bench.runs.dead_items(RUN)) == 400
+
+
 async def test_open_items_sees_every_place(bench):
     await bench.load(2500)
     held = await bench.lease(5)
