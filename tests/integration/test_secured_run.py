@@ -9,7 +9,9 @@ import stat
 import psutil
 import pytest
 import redis
+import redis.asyncio
 
+from consumer.sink.single import WriterLease
 from tests.support.secured import USERS, secured_redis
 from tests.support.secured_run import (
     METADATA,
@@ -61,6 +63,16 @@ def test_rq_info_needs_a_user_who_may_tidy_up(run):
     assert f"queue {RUN} " in run.said["producer: rq info --raw"]
     assert [entry["object"] for entry in run.denied_to_rq_info] == ["zremrangebyscore"]
     assert "zremrangebyscore" in run.said["monitor: rq info --raw"]
+
+
+async def test_a_single_sink_may_hold_its_lease(server):
+    async with redis.asyncio.Redis.from_url(server.url("sink")) as client:
+        lease = WriterLease(client)
+        await lease.take()
+        await lease._lock.reacquire()
+        await lease.give_back()
+        assert not await lease._lock.locked()
+    assert server.denials() == []
 
 
 DANGEROUS = (
