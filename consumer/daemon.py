@@ -28,6 +28,7 @@ from consumer.leases.keeper import Keeper
 from consumer.leases.outbox import Outbox
 from consumer.leases.shards import Shards
 from consumer.reporter import Commands
+from consumer.stopping import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -159,7 +160,7 @@ class Consumer:
             )
             await self._drain(work)
         finally:
-            await _cancel([asked, *work, *background])
+            await end_tasks([asked, *work, *background])
             await self.client.close()
             await supervisor.stop(now=self._stopping.hurried.is_set())
             await self.display.report(state="stopped")
@@ -187,7 +188,7 @@ class Consumer:
     async def _drain(self, work: list[asyncio.Task[Any]]) -> None:
         self.pump.close()
         await asyncio.wait({work[-1]}, timeout=LAST_LEASE_SECONDS)
-        await _cancel(work)
+        await end_tasks(work)
         in_flight = self.pump.in_flight
         if in_flight and not self._stopping.hurried.is_set():
             log.info("draining", in_flight=in_flight, grace_seconds=self._plan.drain_seconds)
@@ -333,9 +334,3 @@ class Consumer:
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(call)
-
-
-async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,8 +12,10 @@ import structlog
 from common.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
+CANCEL_AGAIN_SECONDS = 1.0
 SIGNALS = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 log = structlog.get_logger()
@@ -79,3 +81,17 @@ class Stopping:
             )
         elif self.hurried.is_set():
             log.info("stopping now; what was in flight is given back, uncharged")
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until all have ended; how they ended is left to who asks them.
+
+    Once is not enough: before Python 3.12 `asyncio.wait_for`, by which the Redis client writes,
+    swallows a cancellation that comes when it has just got its answer.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -29,6 +29,7 @@ from common.errors import StoreError
 from common.ids import RunName
 from common.objectstore import RunPaths
 from common.prove import prove
+from consumer.stopping import end_tasks
 from tests.faults.acts import STOPPED, Acts
 from tests.faults.records import append_chaos
 from tests.faults.schedule import CONSUMERS, SERVICES, Fault, draw, kills_of_the_load
@@ -52,7 +53,7 @@ POISON_EVERY = 400  # rows; such a one is longer than the model's context
 PART_ROWS = 60
 RUNNING, ANSWER_TOKENS = 8, 24  # of each engine
 FAULT_SECONDS = 1.0  # of generation for each fault
-STILL_SECONDS = 120.0  # without an answer more: it hangs
+STILL_SECONDS = 180.0  # without an answer more: it hangs
 # Of each life of an engine: the first answers are empty, aborted or not JSON.
 ENGINE_FAULTS = {"empty_answers": 2, "abort_answers": 2, "answer": "not_json", "answer_count": 1}
 DEAD_FOR = {"too_long", "empty"}  # anything else that is dead-lettered was lost by us
@@ -144,8 +145,7 @@ class Play:
                 looker.enough.set()
                 await looking
                 await self._drain(sampler)
-                for task in (watching, nursing):
-                    task.cancel()
+                await end_tasks([watching, nursing])
         except* Exception as trouble:  # noqa: BLE001 - the audit comes whatever happened
             report.problems += [repr(error) for error in trouble.exceptions]
             report.problems.append(self.crew.last_words())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.forge import Forge
 
-DRAIN_SECONDS = 40.0
+DRAIN_SECONDS = 90.0
 
 
 @dataclass

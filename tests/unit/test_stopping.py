@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 
 from common.errors import Exit
-from consumer.stopping import Stopping
+from consumer import stopping as module
+from consumer.stopping import Stopping, end_tasks
 from tests.support.servers import eventually
 
 
@@ -40,3 +43,19 @@ async def test_the_shutdown_command_said_twice_does_not_hurry() -> None:
     await stopping.wait()
     assert stopping.code == Exit.DONE
     assert not stopping.hurried.is_set()
+
+
+async def test_a_task_that_swallows_a_cancellation_ends_all_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(module, "CANCEL_AGAIN_SECONDS", 0.01)
+    begun = asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(stubborn())
+    await begun.wait()
+    await asyncio.wait_for(end_tasks([task]), 10)
+    assert task.cancelled()
