@@ -31,11 +31,12 @@ async def once_there(call: Callable[[], Awaitable[T]], *, seconds: float) -> T:
         GenqError: what ``call`` raised: at once where waiting cannot help (a wrong password, a
             missing bucket), and after ``seconds`` where it did not.
     """
-    until, wait, remind = time.monotonic() + seconds, FIRST_SECONDS, 0.0
+    until, wait, remind = 0.0, FIRST_SECONDS, 0.0
     while True:
         try:
             return await call()
         except (QueueAwayError, StoreAwayError) as error:
+            until = until or time.monotonic() + seconds  # not before: one call may take a while
             left = until - time.monotonic()
             if left <= 0:
                 raise

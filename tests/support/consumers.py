@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from consumer.engine.supervisor import StartBudget
 
 SHARD_ROWS = 50
+SECONDS = 80.0  # longest wait for consumers; one alone needs two, a crowded machine many more
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("-m", "tests.support.fake_consumer")
 
@@ -242,19 +243,19 @@ class World:
         async def all_done() -> bool:
             return (await self.counts(run)).generated == n
 
-        await eventually(all_done, 40)
+        await eventually(all_done, SECONDS)
 
     async def some_generated(self, n: int = 1, run: str = "one") -> None:
         async def enough() -> bool:
             return (await self.counts(run)).generated >= n
 
-        await eventually(enough, 40)
+        await eventually(enough, SECONDS)
 
     async def running(self, engine: EngineSpec, n: int) -> None:
         async def has_some() -> bool:
             return len((await fake_state(engine))["running"]) >= n
 
-        await eventually(has_some, 40)
+        await eventually(has_some, SECONDS)
 
     def results(self, run: str = "one") -> list[dict[str, Any]]:
         return stream_results(self.sync, run)
