@@ -25,7 +25,11 @@ _LIBC = ctypes.CDLL(None)
 
 # What each is started by, and what else is imported before the forks.
 PROGRAMS = {
-    "gen-sink": ("consumer.sink.cli", ("common.parts.parquet", "consumer.sink.start")),
+    "gen-sink": (
+        "consumer.sink.cli",
+        # pandas: pyarrow imports it at its first conversion, where it is installed
+        ("common.parts.parquet", "pandas", "consumer.sink.start"),
+    ),
     "gen-consumer": (
         "tests.support.fake_consumer",  # with the stand-in for SGLang
         ("consumer.engine.hf_renderer", "transformers.models.auto.tokenization_auto"),
