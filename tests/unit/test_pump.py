@@ -1,0 +1,56 @@
+"""How the pump fills a window: call after call, without a pause while there is more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+from consumer.generation.pump import IDLE_SECONDS, Pump
+from consumer.generation.window import Window
+from consumer.leases.fetcher import MOST_AT_ONCE
+
+WINDOW = 4 * MOST_AT_ONCE
+
+
+class Fetcher:
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def fetch(self, n):
+        self.asked.append(n)
+        return [SimpleNamespace(held=Held(), suspect=False) for _ in range(n)]
+
+
+class Held:
+    on_lost = None
+    handed = True
+    lost = False
+    run = "r"
+
+
+class Runner:
+    async def run(self, _work, _ready):
+        await asyncio.Event().wait()
+
+
+async def test_a_large_window_is_filled_without_a_pause_between_lease_calls() -> None:
+    fetcher = Fetcher()
+    outbox = SimpleNamespace(full=False)
+    pump = Pump(fetcher, SimpleNamespace(), outbox, Runner(), window=Window(WINDOW, size=0))
+    pump.window.size = WINDOW
+    pump._ready = SimpleNamespace()
+    task = asyncio.create_task(pump.run())
+    began = time.monotonic()
+    while pump.in_flight < WINDOW:
+        await asyncio.sleep(0.01)
+        assert time.monotonic() - began < 30
+    assert fetcher.asked == [MOST_AT_ONCE] * 4
+    assert time.monotonic() - began < 3 * IDLE_SECONDS
+    assert pump._room() == 0
+    pump.leaving = lambda: 3
+    pump.window.size += 5
+    assert pump._room() == 2
+    for running in (task, *pump._tasks.values()):
+        running.cancel()
+    await asyncio.gather(task, *pump._tasks.values(), return_exceptions=True)
