@@ -47,7 +47,7 @@ def append_chaos(path: Path, report: Report) -> None:
         report.lost,
         report.doubled,
         report.samples,
-        f"{report.waste:.1%}",
+        f"{report.waste:.2%}",
         len(report.problems),
         f"{psutil.cpu_count()} cores, {platform.machine()}",
     )
