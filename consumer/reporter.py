@@ -35,6 +35,7 @@ log = structlog.get_logger()
 
 BEAT_SECONDS = 5.0
 LISTEN_SECONDS = 1.0  # between tries to hear commands while Redis is away
+CALL_SECONDS = 15.0  # a call that takes longer is given up, so that a stop is never held up
 QUIT_SECONDS = 5.0  # for the last words to Redis
 
 
@@ -50,6 +51,7 @@ class Worker(BaseWorker):
     """An RQ worker whose jobs are run elsewhere: many at a time, on one event loop."""
 
     commands: Commands | None = None
+    leaving: bool = False
 
     def handle_payload(self, message: dict[str, Any]) -> None:
         """Take a command from RQ's tools. Never raises: that would end RQ's thread."""
@@ -68,8 +70,11 @@ class Worker(BaseWorker):
         else:
             log.warning("command ignored", command=command)
 
-    def _pubsub_exception_handler(self, error: Exception, *_of_the_thread: Any) -> None:
+    def _pubsub_exception_handler(self, error: Exception, _pubsub: Any, thread: Any) -> None:
         """Listen again, whatever ended it; RQ's own would say so at every try, or give up."""
+        if self.leaving:
+            thread.stop()
+            return
         log.debug("not listening for commands, trying again", why=str(error))
         time.sleep(LISTEN_SECONDS)
 
@@ -175,7 +180,7 @@ class Reporter:
         """Report once. Never raises."""
         try:
             await self._call(self._beat, state, list(queues), seconds)
-        except (RedisError, OSError, ValueError) as error:
+        except (RedisError, OSError, ValueError, TimeoutError) as error:
             if not self._failing:
                 log.warning("not reported to RQ", why=str(error))
             self._failing = True
@@ -184,6 +189,7 @@ class Reporter:
 
     async def close(self) -> None:
         """Take leave; waits a few seconds at most. Never raises."""
+        self._worker.leaving = True
         try:
             if self._entered:
                 await asyncio.wait_for(self._call(self._worker.leave), QUIT_SECONDS)
@@ -198,4 +204,6 @@ class Reporter:
         self._worker.beat(state=state, queues=queues, seconds=seconds)
 
     async def _call(self, function: Callable[..., None], *args: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(self._thread, function, *args)
+        await asyncio.wait_for(call, CALL_SECONDS)
