@@ -126,6 +126,8 @@ class Proxy:
                 group.create_task(self._answer(link, server_in))
         except* OSError:
             pass  # either side went away
+        except* asyncio.CancelledError:
+            pass  # the proxy ends
         finally:
             self._links.discard(link)
             self._tasks.discard(task)
