@@ -74,6 +74,7 @@ def newer(manifest):
 
 
 @pytest.mark.row("A7")
+@pytest.mark.row("G4")
 async def test_a_run_of_a_newer_version_is_left_alone_and_others_go_on(world, engine):
     manifest = newer(world.store_run(5, "newer"))
     world.store.put(RunPaths(manifest.run).run_json, dumps(manifest))
@@ -106,6 +107,7 @@ async def test_a_newer_run_json_is_not_taken_for_a_damaged_one(
 
 
 @pytest.mark.row("A7")
+@pytest.mark.row("G4")
 async def test_a_result_of_a_newer_version_waits_for_a_sink_that_knows_it(
     redis_url, store_settings, tmp_path, monkeypatch
 ):
