@@ -67,6 +67,13 @@ def script_names() -> list[str]:
     )
 
 
+@cache
+def _read_all() -> None:
+    """Read every script once: later there may be no file descriptor left, or another release."""
+    for name in script_names():
+        script(name)
+
+
 class Scripts:
     """The scripts, called for one run.
 
@@ -78,6 +85,7 @@ class Scripts:
     """
 
     def __init__(self, redis: redis.asyncio.Redis, run: RunName, epoch: str) -> None:
+        _read_all()
         self.redis: Any = redis  # execute_command has no types
         self.run = run
         self.epoch = epoch
