@@ -29,7 +29,7 @@ demo: $(VENV)/.local ## Answer the example prompts on this machine, with a real 
 	@$(BIN)/gen-local examples/prompts.jsonl --run demo
 
 test: check ## All checks, and all tests but the slow ones
-	$(PYTEST) -n 2 -m "not slow and not faults" $(PYTEST_OPTIONS)
+	$(PYTEST) -n 3 --dist loadgroup -m "not slow and not faults" $(PYTEST_OPTIONS)
 
 check: $(VENV)/.test ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check -q .
@@ -49,7 +49,7 @@ unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
 
 faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
-	$(PYTEST) -n 2 -m "faults or row" $(PYTEST_OPTIONS)
+	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" $(PYTEST_OPTIONS)
 
 chaos: $(VENV)/.test ## The whole pipeline under random faults (SEED=1 ITEMS=5000)
 	$(BIN)/python -m tests.faults.chaos --seed $(or $(SEED),1) --items $(or $(ITEMS),5000)

@@ -93,3 +93,12 @@ async def bench(redis_url: str) -> AsyncIterator[QueueBench]:
     yield bench
     bench.sync.close()
     await bench.client.aclose()
+
+
+LONG = ("acceptance/", "faults/test_chaos", "faults/test_hosts", "property/", "test_secured_run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, in whatever order: no process shall end with one alone."""
+    items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
