@@ -63,9 +63,7 @@ _TABLE: tuple[tuple[tuple[str, ...], Trouble], ...] = (
     ),
     (
         ("NOPERM", "no permissions", "No permissions", "ACL failure"),
-        Trouble(
-            "denies a command", "Give the user the rights that deploy/users.acl names for it."
-        ),
+        Trouble("denies a command", "Give the user the rights that deploy/users.acl names for it."),
     ),
     (
         ("max number of clients",),
