@@ -135,12 +135,12 @@ class Keeper:
         return list(groups.values())
 
     def _lose(self, held: list[Held]) -> None:
-        for lease in held:
+        news = [lease for lease in held if not lease.lost]  # two renewals may find out at once
+        for lease in news:
             self.let_go(lease)
-            if not lease.lost:
-                lease.lost = True
-                self.lost_count += 1
-                if lease.on_lost:
-                    lease.on_lost()
-        if held:
-            log.info("leases lost", run=held[0].run, items=len(held))
+            lease.lost = True
+            self.lost_count += 1
+            if lease.on_lost:
+                lease.on_lost()
+        if news:
+            log.info("leases lost", run=news[0].run, items=len(news))
