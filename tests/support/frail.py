@@ -7,9 +7,10 @@ import shutil
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import redis
 
-from deploy import embedded
+from deploy import embedded, processes
 from tests.support import servers
 from tests.support.proxy import running_proxy
 from tests.support.servers import eventually_sync
@@ -27,6 +28,9 @@ class FrailRedis:
     def __init__(self, server: embedded.RedisServer) -> None:
         self.server = server
         self.folder = server.log.parent
+        # The same stack again at each start, so that the warden ends it, too.
+        environment = psutil.Process(server.process.pid).environ()
+        self._stack = environment[processes.MARK].rpartition(":")[0]
         self._kept = self.folder.with_name(self.folder.name + "-kept")
 
     @property
@@ -48,9 +52,8 @@ class FrailRedis:
     def start(self) -> None:
         """Start it again where it was; what it had acknowledged (and kept) is there."""
         old = self.server
-        stack = os.environ.get("GENQ_TEST_STACK", "frail")
         self.server = embedded.start_redis(
-            self.folder, stack=stack, password=old.password, ports=old.ports
+            self.folder, stack=self._stack, password=old.password, ports=old.ports
         )
         assert self.server.ports == old.ports
 
