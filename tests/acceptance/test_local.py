@@ -23,7 +23,6 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prompts.jsonl"
 PROGRAM = Path(sys.executable).with_name("gen-local")
 ROWS = 12
 RUN_SECONDS = 150
-SHORT = ("--max-tokens", "20")
 # The engine's honesty has tests of its own; here each start of it would cost some seconds.
 QUICK = {"GENQ_HONESTY": "false"}
 
@@ -146,7 +145,7 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
 
 @pytest.mark.engine
 def test_interrupted_and_killed_it_goes_on_with_the_command_that_it_named(place):
-    process = start(place, "prompts.jsonl", *SHORT)
+    process = start(place, "prompts.jsonl")
     wait_for_answers(place, at_least=1)
     process.send_signal(signal.SIGINT)
     finish(process, 60)

@@ -77,7 +77,7 @@ async def test_status_says_that_engines_answer_otherwise(world, launched) -> Non
         async def said() -> bool:
             return "answer otherwise" in state_of(await status_of(world))[1]
 
-        await eventually(said, 20)
+        await eventually(said, 60)
     assert (await world.counts()).since_lease is None
 
 
