@@ -41,9 +41,10 @@ format: $(VENV)/.test ## Format, and repair what the linter can
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-docs: $(VENV)/.test ## Write what is made from the code: the tables in ARCHITECTURE.md
+docs: $(VENV)/.test ## Write what is made from the code: the tables in ARCHITECTURE.md, genq.toml.example
 	$(BIN)/python -m tests.support.file_table
 	$(BIN)/python -m tests.support.fault_table
+	$(BIN)/python -m tests.support.settings_example
 
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)

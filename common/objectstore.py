@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from common.errors import StoreError, UsageError
 from common.ids import RunName, run_name
-from common.settings import names_of, origin_of
+from common.settings import names_of, origin_of, origin_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,7 +160,7 @@ def open_store(settings: Settings) -> ObjectStore:
             f"{settings.store!r} is not a place in object storage."
             if settings.store
             else "No object storage is named.",
-            why=f"GENQ_STORE comes from {origin_of('store', {})}.",
+            why=origin_text("store"),
             fix="For example: export GENQ_STORE=s3://bucket/prefix",
         )
     if endpoint.scheme not in ("http", "https") or not endpoint.netloc:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
 
 CONFIG_FILE_VARIABLE = "GENQ_CONFIG"
 CONFIG_FILE = "genq.toml"
+EXAMPLE_FILE = "genq.toml.example"
+# Variables of ours that are no settings: switches for debugging, tests, and the engine's child.
+OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_FILE_VARIABLE,
+        "GENQ_DEBUG",
+        "GENQ_ENGINE_API_KEY",
+        "GENQ_FAILPOINT",
+        "GENQ_STACK",
+    }
+)
+TEST_VARIABLES = "GENQ_TEST_"
+_DEFAULT = "the default"
 MIB = 1 << 20
 
 
@@ -186,8 +200,10 @@ def load_settings(**flags: object) -> Settings:
     """Return the settings in force; flags that are None were not given.
 
     Raises:
-        UsageError: a value cannot be used; names it, its place, and what is wrong with it.
+        UsageError: a value cannot be used; names it, its place, and what is wrong with it. Or a
+            variable or a name in the file looks like a setting and is none.
     """
+    _refuse_unknown_variables()
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         settings = Settings(**given)  # type: ignore[arg-type]  # pydantic validates them
@@ -220,7 +236,50 @@ def origin_of(field: str, flags: dict[str, Any]) -> str:
             return variable
     if field in config_file_values():
         return str(config_file())
-    return "default"
+    return f"{_DEFAULT} ({names_of(field)[0]} is not set)"
+
+
+def origin_text(field: str) -> str:
+    """Return a sentence for an error: where a value comes from that is no flag, or that it is not.
+
+    For a setting with its default value it names the variable that would set it.
+    """
+    origin = origin_of(field, {})
+    name = names_of(field)[0]
+    return f"{name} is not set." if origin.startswith(_DEFAULT) else f"{field} comes from {origin}."
+
+
+def kind_of(field: str) -> str:
+    """Return in words what kind of value a setting takes."""
+    annotation = Settings.model_fields[field].annotation
+    kinds = get_args(annotation) or (annotation,)
+    if all(isinstance(kind, str) for kind in kinds):
+        return "one of " + ", ".join(kinds)
+    if bool in kinds:
+        return "true or false"
+    if int in kinds:
+        return "a whole number"
+    return "a number" if float in kinds else "a text"
+
+
+def _refuse_unknown_variables() -> None:
+    known = {name for field in Settings.model_fields for name in names_of(field)} | OTHER_VARIABLES
+    for name in sorted(os.environ):
+        if name.startswith("GENQ_") and not (name in known or name.startswith(TEST_VARIABLES)):
+            raise UsageError(
+                f"{name} is not a setting{_nearest(name, known)}",
+                why="It is set in the environment, and nothing reads it.",
+                fix=f"unset {name}    (the names: {_all_names()})",
+            )
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = get_close_matches(name, sorted(known), n=1)
+    return f": did you mean {close[0]}?" if close else "."
+
+
+def _all_names() -> str:
+    return ", ".join(Settings.model_fields)
 
 
 def _usage_error(error: ValidationError, flags: dict[str, Any]) -> UsageError:
@@ -229,14 +288,15 @@ def _usage_error(error: ValidationError, flags: dict[str, Any]) -> UsageError:
     field = next((name for name in Settings.model_fields if place in (name, *names_of(name))), None)
     if field is None:
         return UsageError(
-            f"{place!r} is not a setting.",
+            f"{place!r} is not a setting{_nearest(place, set(Settings.model_fields))}",
             why=f"It stands in {config_file() or 'the environment'}.",
-            fix="`gen-producer --help` and genq.toml.example list the names.",
+            fix=f"The names: {_all_names()}",
         )
     secret = "key" in field or "token" in field or "url" in field
     value = "(hidden)" if secret else repr(first.get("input"))
+    about = Settings.model_fields[field].description
     return UsageError(
         f"{field} cannot be {value}: {first['msg']}.",
         why=f"It comes from {origin_of(field, flags)}.",
-        fix=Settings.model_fields[field].description or "",
+        fix=f"Set it to {kind_of(field)}." + (f" It means: {about}" if about else ""),
     )

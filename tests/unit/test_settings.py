@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import tomllib
 
 import pytest
 
 from common.errors import UsageError
-from common.settings import Settings, load_settings, names_of, origin_of
+from common.settings import (
+    OTHER_VARIABLES,
+    Settings,
+    load_settings,
+    names_of,
+    origin_of,
+    origin_text,
+)
+from tests.support.settings_example import PAGE, example
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +72,52 @@ def test_an_unknown_name_in_the_file_is_refused(tmp_path):
     (tmp_path / "genq.toml").write_text("sink_row = 3\n")
     with pytest.raises(UsageError) as caught:
         load_settings()
-    assert "'sink_row' is not a setting" in caught.value.what
+    assert caught.value.what == "'sink_row' is not a setting: did you mean sink_rows?"
     assert "genq.toml" in caught.value.why
+    assert "lease_seconds" in caught.value.fix
+
+
+def test_an_unknown_variable_is_refused_and_the_nearest_is_named(monkeypatch):
+    for known in (*OTHER_VARIABLES - {"GENQ_CONFIG"}, "GENQ_TEST_REDIS_SERVER"):
+        monkeypatch.setenv(known, "x")
+    load_settings()
+    monkeypatch.setenv("GENQ_LEASE_SECOND", "3")
+    with pytest.raises(UsageError) as caught:
+        load_settings()
+    assert (
+        caught.value.what == "GENQ_LEASE_SECOND is not a setting: did you mean GENQ_LEASE_SECONDS?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('lease_seconds = "x"', "Set it to a number."),
+        ('sink_rows = "x"', "Set it to a whole number."),
+        ('honesty = "x"', "Set it to true or false."),
+        ('engine = "x"', "Set it to one of sglang, llamacpp."),
+        ("store = 3", "Set it to a text."),
+    ],
+)
+def test_the_kind_of_value_that_is_expected_is_said(tmp_path, text, kind):
+    (tmp_path / "genq.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_settings()
+    assert caught.value.fix.startswith(kind)
+
+
+def test_a_setting_that_is_needed_and_not_set_is_said_to_be_so(tmp_path):
+    assert origin_of("store", {}) == "the default (GENQ_STORE is not set)"
+    assert origin_text("store") == "GENQ_STORE is not set."
+    (tmp_path / "genq.toml").write_text('store = "x"')
+    assert origin_text("store") == "store comes from genq.toml."
+
+
+def test_the_example_file_is_as_the_settings_are():
+    assert PAGE.read_text() == example(), "make docs"
+    lines = [line[1:] for line in example().splitlines() if line[1:2].isalpha()]
+    set_by_default = "\n".join(line for line in lines if "(not set)" not in line)
+    assert set(tomllib.loads(set_by_default)) < set(Settings.model_fields)
 
 
 def test_a_broken_file_and_a_missing_one_are_named(monkeypatch, tmp_path):
