@@ -39,6 +39,7 @@ class RunCounts:
     verdicts: dict[str, int] = field(default_factory=dict)  # taken results by verdict
     hold_reason: str = ""
     priority: int = 0
+    closing: str = ""  # names the last closing; no two have the same name
     at: float = 0.0  # when the sample was taken
     oldest_wait: float = 0.0  # how long the most overdue retry has been due
     since_lease: float | None = None  # since an item was last handed out; None: never

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from common.errors import Exit, InputError, UsageError
+from common.errors import Exit, InputError, RunClosedError, UsageError
 from common.ids import RunName, run_name
 from common.objectstore import RunPaths, open_store
 from common.queue.run_state import Runs
@@ -19,6 +19,7 @@ from common.redis_client import connect
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from common.objectstore import ObjectStore
     from common.records import RunInfo
     from common.settings import Settings
     from producer.console import Console
@@ -76,14 +77,27 @@ def run_requeue(
         return _done(console, run, outcome, f"Run {run} has {words}.", requeued=0, dead=count)
 
     async def requeue(runs: Runs, info: RunInfo) -> int:
-        if info.state == "closed":
-            store = open_store(settings)
-            await asyncio.to_thread(store.delete, RunPaths(info.run).success)
-            await runs.reopen(info.run)
-        return await runs.requeue(info.run, verdict=verdict)
+        while True:
+            if info.state == "closed":
+                await _reopen(runs, info, open_store(settings))
+            try:
+                return await runs.requeue(info.run, verdict=verdict)
+            except RunClosedError:  # a sink was quick to close it again, as nothing is queued yet
+                found = await runs.get(info.run)
+                if found is None or found.state == "cancelled":
+                    raise
+                info = found
 
     given = _ask(run, settings, requeue)
     return _done(console, run, "requeued", f"{given:,} items are queued again.", requeued=given)
+
+
+async def _reopen(runs: Runs, info: RunInfo, store: ObjectStore) -> None:
+    """Open a finished run; a sink that saw it closed may write _SUCCESS again just before that."""
+    success = RunPaths(info.run).success
+    await asyncio.to_thread(store.delete, success)
+    await runs.reopen(info.run)
+    await asyncio.to_thread(store.delete, success)
 
 
 def run_failed(run: str, settings: Settings, console: Console, *, limit: int) -> int:

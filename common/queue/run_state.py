@@ -352,6 +352,7 @@ def _run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         verdicts=named("verdict:"),
         hold_reason=facts.get("hold_reason", ""),
         priority=int(facts["priority"]),
+        closing=f"{facts['epoch']}-{facts.get('closing', 0)}-{facts.get('closed', 0)}",
         at=now_ms / 1000,
         oldest_wait=overdue_ms / 1000,
         since_lease=since("last_lease"),

@@ -8,7 +8,7 @@ import structlog
 
 from common.failpoint import declare, hit
 from consumer.sink.card import closing_lines
-from consumer.sink.finish import DeadLetters, write_end
+from consumer.sink.finish import DeadLetters, end_stands, write_end
 
 if TYPE_CHECKING:
     from common.ids import Item
@@ -31,26 +31,27 @@ class Ending:
         self._say = tools.say
         self._calls = calls
         self._run = info.run
-        self._epoch = info.epoch
         self._paths = paths
 
-    async def is_written(self) -> bool:
-        """Return whether _SUCCESS is there."""
-        return await self._calls.store(lambda: self._store.stat(self._paths.success)) is not None
+    async def is_written(self, closing: str) -> bool:
+        """Return whether the end of this closing is there, whole."""
+        return await self._calls.store(lambda: end_stands(self._store, self._paths, closing))
 
-    async def write(self, manifest: RunManifest, ledger: Ledger) -> bool:
-        """Write the end of a closed run; return False where it was opened again meanwhile.
+    async def write(self, manifest: RunManifest, ledger: Ledger, closing: str) -> bool:
+        """Write the end of this closing; return False where the run was opened again meanwhile.
+
+        It may have been closed anew, too: the caller looks again, and writes that end over this.
 
         Raises:
             VerifyError: storage lacks items that the queue takes for committed.
         """
         letters = await self._dead_letters(manifest, ledger)
         summary = await self._calls.store(
-            lambda: write_end(self._store, self._paths, manifest, ledger, letters)
+            lambda: write_end(self._store, self._paths, manifest, ledger, letters, closing=closing)
         )
         counts = await self._calls.redis(lambda: self._runs.sample(self._run))
-        if counts.state != "closed" or counts.epoch != self._epoch:
-            await self._take_success_away()  # it must not outlive that
+        if counts.state != "closed" or counts.closing != closing:
+            await self.take_success_away()  # it must not outlive that
             return False
         log.info("sink.finished", run=self._run, committed=summary.committed, dead=summary.dead)
         for line in closing_lines(summary, f"{self._store.url}/{self._run}"):
@@ -63,14 +64,15 @@ class Ending:
         The second look is for a sink that was about to write _SUCCESS: whoever is last, sink or
         reopening, takes it away.
         """
-        await self._take_success_away()
+        await self.take_success_away()
         hit("sink.reopen.success_gone")
         await self._calls.redis(lambda: self._runs.reopen(self._run))
         hit("sink.reopen.opened")
-        await self._take_success_away()
+        await self.take_success_away()
         log.info("sink.reopened", run=self._run)
 
-    async def _take_success_away(self) -> None:
+    async def take_success_away(self) -> None:
+        """Take _SUCCESS away; whoever does this looks at the run again afterwards."""
         await self._calls.store(lambda: self._store.delete(self._paths.success))
 
     async def _dead_letters(self, manifest: RunManifest, ledger: Ledger) -> DeadLetters:

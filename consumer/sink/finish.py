@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from consumer.sink.recover import Ledger
 
 MANIFEST_VERSION = 1
+CLOSING = "genq-closing"  # metadata of the last objects: which closing of the run they tell of
 _SHARD_LIMIT_BYTES = 16 * 2**30
 _JSON = "application/json"
 declare(
@@ -137,28 +138,55 @@ def write_end(
     manifest: RunManifest,
     ledger: Ledger,
     letters: DeadLetters,
+    *,
+    closing: str,
 ) -> Summary:
     """Write the last objects of a run in which nothing is open; _SUCCESS is the last of them.
+
+    Each names the closing that it tells of; see `end_stands`.
 
     Raises:
         StoreError: the store gave no answer; call it again.
         VerifyError: a part is damaged.
     """
-    store.put(paths.failed, bytes(letters.data), content_type="application/x-ndjson")
+    mark = {CLOSING: closing}
+    store.put(paths.failed, bytes(letters.data), content_type="application/x-ndjson", metadata=mark)
     hit("sink.finish.failed")
     survey = _Survey(paths)
     for part in walk(store, paths, ledger.suffix):
         survey.take(part)
     summary = survey.summary(manifest, ledger, letters)
-    store.put(paths.manifest, _manifest(manifest, summary, survey.listed), content_type=_JSON)
+    listing = _manifest(manifest, summary, survey.listed, closing)
+    store.put(paths.manifest, listing, content_type=_JSON, metadata=mark)
     hit("sink.finish.manifest")
     url = f"{store.url}/{paths.run}"
-    store.put(paths.readme, readme(summary, url).encode(), content_type="text/markdown")
+    card = readme(summary, url).encode()
+    store.put(paths.readme, card, content_type="text/markdown", metadata=mark)
     hit("sink.finish.readme")
-    success = {"items": summary.items, "committed": summary.committed, "dead": summary.dead}
-    store.put(paths.success, codec.dumps(success), content_type=_JSON)
+    success = {
+        "items": summary.items,
+        "committed": summary.committed,
+        "dead": summary.dead,
+        "closing": closing,
+    }
+    store.put(paths.success, codec.dumps(success), content_type=_JSON, metadata=mark)
     hit("sink.finish.success")
     return summary
+
+
+def end_stands(store: ObjectStore, paths: RunPaths, closing: str) -> bool:
+    """Return whether all last objects are there, and tell of this closing.
+
+    Of an earlier one they may be left by whoever was killed, or written by a sink that slept.
+
+    Raises:
+        StoreError: the store gave no answer; call it again.
+    """
+    for key in (paths.success, paths.manifest, paths.failed, paths.readme):
+        found = store.stat(key)
+        if found is None or found.metadata.get(CLOSING) != closing:
+            return False
+    return True
 
 
 class _Survey:
@@ -210,12 +238,15 @@ class _Survey:
         )
 
 
-def _manifest(manifest: RunManifest, summary: Summary, listed: list[dict[str, Any]]) -> bytes:
+def _manifest(
+    manifest: RunManifest, summary: Summary, listed: list[dict[str, Any]], closing: str
+) -> bytes:
     return codec.dumps(
         {
             "version": MANIFEST_VERSION,
             "run": manifest.run,
             "finished": _utc(datetime.now(UTC).timestamp()),
+            "closing": closing,
             "genq_version": genq_version(),
             "input": {
                 "source": manifest.source,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
 LOOK_SECONDS = 0.5  # between looks at a run's counts
+END_SECONDS = 10.0  # between looks at an end that was written: it may have been taken away
 BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
 FLUSH_SECONDS = 20.0  # what a last commit may take after SIGTERM
 declare("sink.read", "sink.commit.before", "sink.commit.after", "sink.closed")
@@ -73,7 +74,9 @@ class RunSink:
         self._batcher = Batcher(tools.bounds, tools.clock)
         self._open: _Open | None = None
         self._closed = info.state == "closed"
-        self._success = False  # _SUCCESS was seen or written
+        self._ended = ""  # the closing whose end was seen or written
+        self._end_at = 0.0  # when to look at it again
+        self._marked = True  # _SUCCESS may be there
         self._behind = False  # Redis knows less committed items than the ledger
         self._left_newer = False  # results of a newer version were met
         self._look_at = 0.0
@@ -97,6 +100,9 @@ class RunSink:
     # --- results
 
     async def _step(self) -> None:
+        if self._marked:  # left by whoever was killed, or slept
+            await self._ending.take_success_away()
+            self._marked = False
         opened = await self._opened()
         entries = await self._calls.redis(lambda: self._intake.next(self._batcher.room()))
         if entries:
@@ -269,20 +275,28 @@ class RunSink:
         counts = await self._look()
         if counts is None:
             return
+        self._marked = True
         if counts.state != "closed":
-            self._closed = self._success = self.over = False
+            self._closed = self.over = False
         elif counts.queued + counts.waiting + counts.leased:
             await self._ending.take_back()
-            self._closed = self._success = self.over = False
+            self._closed = self.over = False
         else:
-            if not self._success:
-                self._success = await self._ending.is_written() or await self._finish()
+            self.over = await self._finish(counts.closing)
             self.dead = counts.dead
-            self.over = self._success
 
-    async def _finish(self) -> bool:
-        opened = await self._opened()
-        return await self._ending.write(opened.manifest, opened.ledger)
+    async def _finish(self, closing: str) -> bool:
+        """Return whether the end of this closing stands, as seen a moment ago or written now."""
+        now = self._tools.clock()
+        if self._ended == closing and now < self._end_at:
+            return True
+        self._ended = ""
+        if not await self._ending.is_written(closing):
+            opened = await self._opened()
+            if not await self._ending.write(opened.manifest, opened.ledger, closing):
+                return False
+        self._ended, self._end_at = closing, now + END_SECONDS
+        return True
 
     async def _look(self) -> RunCounts | None:
         """Return the run's counts, or None if it is too early to ask again."""

@@ -36,7 +36,7 @@ def make_run(suffix: str = "jsonl.zst", *, finish: bool = True) -> ModelStore:
         letters = DeadLetters(store, PATHS, manifest, ledger)
         assert letters.choose([one.item for one in DEAD]) == [9]
         letters.add(DEAD)
-        write_end(store, PATHS, manifest, ledger, letters)
+        write_end(store, PATHS, manifest, ledger, letters, closing="e-1-1")
     return store
 
 

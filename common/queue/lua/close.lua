@@ -18,5 +18,8 @@ local newest = call('ZREVRANGE', failed, 0, 0)[1] -- a stock worker's failure wo
 local stock = newest and call('HEXISTS', dead, item_of(newest) or '') == 0
 local ended = call('BITCOUNT', committed) + call('ZCARD', failed) == total
 if open > 0 or stock or not ended then return 0 end
-call('HSET', meta, 'state', 'closed')
+-- Each closing has a number of its own. A server that lost its last moments may give one again,
+-- but not at the same time.
+call('HINCRBY', meta, 'closing', 1)
+call('HSET', meta, 'state', 'closed', 'closed', now)
 return 1
