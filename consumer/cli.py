@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.cliutil import run_cli, version_option
+from common.errors import EngineError
+
+if TYPE_CHECKING:
+    from common.settings import Settings
 
 EPILOG = """
 \b
@@ -51,6 +56,8 @@ def command(**given: Any) -> int:
         **{name: given[name] for name in ("model", "engine", "metrics_port", "log_level")}
     )
     setup_logging(level=settings.log_level, form=settings.log_format)
+    if not given["url"]:
+        _refuse_gguf_without_sglang(settings)
     options = Options(
         gpu=given["gpu"],
         url=given["url"],
@@ -61,6 +68,23 @@ def command(**given: Any) -> int:
         flags=given["flags"],
     )
     return int(asyncio.run(serve(settings, options)))
+
+
+def _refuse_gguf_without_sglang(settings: Settings) -> None:
+    """Name the other engine to those who start a model of it, and have no SGLang.
+
+    Raises:
+        EngineError: that is so.
+    """
+    from common.model import SMALL_MODEL  # noqa: PLC0415 - --help starts fast
+
+    small = settings.model == SMALL_MODEL or settings.model.endswith(".gguf")
+    if settings.engine == "sglang" and small and importlib.util.find_spec("sglang") is None:
+        raise EngineError(
+            "SGLang is not installed in this Python.",
+            why=f"It is the default engine; {settings.model} is a model for llama.cpp.",
+            fix=f"gen-consumer --engine llamacpp --model {settings.model}",
+        )
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -26,6 +26,9 @@ from consumer.engine.api import (
 from consumer.engine.launch import llamacpp_launch
 from consumer.engine.promtext import total
 from consumer.engine.sglang import count, token_ids
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SAMPLING_NAMES = {
     "max_tokens": "n_predict",
@@ -60,13 +63,7 @@ class LlamaCppEngine:
                 why="--engine llamacpp needs the package xllamacpp.",
                 fix="make setup    (or: pip install 'genq[local]')",
             )
-        path = locate_model(spec.model)
-        if path is None or path.is_dir():
-            raise EngineError(
-                f"{spec.model} is not a .gguf file.",
-                why="llama.cpp serves one GGUF file.",
-                fix="--model /path/to/model.gguf, or --model smollm2 for the small one.",
-            )
+        path = gguf_file(spec.model)
         return llamacpp_launch(spec, str(path), threads=len(os.sched_getaffinity(0)))
 
     def generate(self, request: GenerateRequest) -> tuple[str, dict[str, Any]]:
@@ -167,6 +164,26 @@ class LlamaCppEngine:
         from consumer.engine.llama_renderer import LlamaRenderer  # noqa: PLC0415 - loads only if used
 
         return LlamaRenderer(http)
+
+
+def gguf_file(model: str) -> Path:
+    """Return the GGUF file that ``model`` names.
+
+    A file is believed by its suffix or by its first bytes; whether it is whole, is not looked at.
+
+    Raises:
+        EngineError: it is not there, or it is something else.
+    """
+    path = locate_model(model)
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            if path.suffix == ".gguf" or file.read(4) == b"GGUF":
+                return path
+    raise EngineError(
+        f"{model} is not there." if path is None else f"{model} is not a .gguf file.",
+        why="llama.cpp serves one GGUF file of this machine.",
+        fix="--model /path/to/model.gguf, or --model smollm2 for the small one.",
+    )
 
 
 def read_load(metrics: str, slots: bytes) -> EngineLoad:

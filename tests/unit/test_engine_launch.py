@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import EngineError, UsageError
+from consumer.cli import command
 from consumer.engine import engine_named, guard, llama_server, sglang_server
 from consumer.engine.api import EngineSpec, check_ids
 from consumer.engine.launch import engine_environment, llamacpp_launch, sglang_launch
+from consumer.engine.llamacpp import gguf_file
 from consumer.engine.sglang_flags import flags_for
 
 
@@ -96,3 +99,19 @@ def test_renamed_flags_are_given_as_the_installed_release_knows_them():
         "auto",
     )
     assert flags_for("0.5.16.post1", flags)[:2] == (flags[0], "--enable-gdn-replayssm-spec")
+
+
+def test_a_model_that_is_missing_and_one_that_is_something_else_are_told_apart(tmp_path):
+    with pytest.raises(EngineError, match=r"x\.gguf is not there"):
+        gguf_file(str(tmp_path / "x.gguf"))
+    with pytest.raises(EngineError, match=r"is not a \.gguf file"):
+        gguf_file(str(tmp_path))
+    (tmp_path / "blob").write_bytes(b"GGUF....")
+    assert gguf_file(str(tmp_path / "blob")) == tmp_path / "blob"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sglang") is not None, reason="SGLang is there")
+def test_who_wants_the_small_model_without_sglang_is_told_of_the_other_engine():
+    with pytest.raises(EngineError) as refusal:
+        command.main(["--model", "smollm2", "--engine", "sglang"], standalone_mode=False)
+    assert "--engine llamacpp" in refusal.value.fix
