@@ -16,7 +16,7 @@ It may be killed at any moment, and any number of sinks may run. GENQ_REDIS_URL 
 where; SIGTERM commits what is in hand and ends, a second one ends at once."""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--run", metavar="NAME", help="Serve this run only.")
 @click.option("--rows", type=click.IntRange(1), help="Seal a part at so many completions (500),")
 @click.option("--bytes", "size", type=Bytes(), help="or at so many bytes (64MiB),")
