@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from common.cliutil import run_cli, version_option
-from common.errors import UsageError
+from common.errors import InputError, UsageError
 from common.ids import run_name, suggest_run_name
 from deploy import STATE_FOLDER
 
@@ -63,28 +63,80 @@ def cli(
     """
     from deploy.pipeline import Job, end_servers, run_job, serve  # noqa: PLC0415 - slow to import
 
-    if stop or serve_only:
-        place = folder or STATE_FOLDER / _run_of(dataset, run)
+    flag = " --stop" if stop else " --serve" if serve_only else ""
+    if flag:
+        place = folder or STATE_FOLDER / _run_of(dataset, run, flag)
+        _refuse_unknown(place, flag)
         return end_servers(place) if stop else serve(place)
-    name = _run_of(dataset, run)
+    name = _run_of(dataset, run, flag)
     place = folder or STATE_FOLDER / name
+    if dataset is None:
+        _refuse_unknown(place, flag)
+    else:
+        _refuse_missing(dataset)
     return run_job(Job(run=name, folder=place, dataset=dataset, again=_again(), **options))
 
 
-def _run_of(dataset: str | None, run: str | None) -> RunName:
+def _run_of(dataset: str | None, run: str | None, flag: str) -> RunName:
     """Return the run's name: given, or the data set's, or that of the only stack there is."""
     if run:
         return run_name(run)
     if dataset:
         return suggest_run_name("stdin" if dataset == "-" else Path(dataset).name.partition(".")[0])
-    stacks = sorted(path.parent.name for path in STATE_FOLDER.glob("*/stack.json"))
+    stacks = _stacks()
     if len(stacks) == 1:
         return run_name(stacks[0])
     raise UsageError(
-        "There is nothing to work on.",
+        "Which run is meant?" if stacks else "There is nothing to work on.",
         why=f"No DATASET is given, and {STATE_FOLDER} holds {', '.join(stacks) or 'no run'}.",
-        fix="gen-local prompts.jsonl" if not stacks else f"gen-local --run {stacks[0]}",
+        fix=f"gen-local --run NAME{flag}" if stacks else "gen-local prompts.jsonl",
     )
+
+
+def _stacks() -> list[str]:
+    return sorted(path.parent.name for path in STATE_FOLDER.glob("*/stack.json"))
+
+
+def _refuse_unknown(place: Path, flag: str) -> None:
+    """Refuse a stack that was never started: an empty one would look like a lost one.
+
+    Raises:
+        UsageError: it was not.
+    """
+    if (place / "stack.json").exists():
+        return
+    stacks = _stacks()
+    raise UsageError(
+        f"There is no stack in {place}.",
+        why=f"{STATE_FOLDER} holds {', '.join(stacks) or 'no run'}.",
+        fix=f"gen-local --run {stacks[0]}{flag}" if stacks else "gen-local prompts.jsonl",
+    )
+
+
+def _refuse_missing(dataset: str) -> None:
+    """Refuse a file that is not there before anything is started.
+
+    What lies elsewhere (``s3://``, ``hf://``) is looked for when it is read.
+
+    Raises:
+        InputError: it is not there, or a glob matches nothing.
+    """
+    from producer.sources.url import STDIN, sources_of  # noqa: PLC0415 - --help starts fast
+
+    if dataset.startswith("s3://"):
+        return
+    for source in sources_of((dataset,), _no_bucket):
+        local = source.open is not None and source.name != STDIN
+        if local and not Path(source.name).exists():
+            raise InputError(
+                f"{dataset} is not there.",
+                why=f"It was looked for in {Path.cwd()}.",
+                fix="Name a file, a 'glob*.jsonl' in quotes, - (stdin), s3://... or hf://...",
+            )
+
+
+def _no_bucket(_name: str) -> NoReturn:
+    raise AssertionError
 
 
 def _again() -> str:

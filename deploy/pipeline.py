@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 from textwrap import shorten
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -19,13 +19,15 @@ from common.errors import EngineError, Exit, GenqError
 from common.objectstore import RunPaths, open_store
 from common.queue.run_state import Runs
 from common.redis_client import connect
+from consumer.engine.llamacpp import gguf_file
 from deploy import STATE_FOLDER, processes
 from deploy.progress import Look, Rates, Screen, duration, screen
-from deploy.results import download, opening_lines, relative, some_answers
+from deploy.results import count_truncated, download, opening_lines, relative, some_answers
 from deploy.stack import BUCKET, Service, Stack, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import FrameType
 
     from common.audit import RunCounts
@@ -90,9 +92,14 @@ class LocalRun:
             }
             argv.append(job.dataset)
             argv += [str(x) for pair in options.items() if pair[1] is not None for x in pair]
-        code, output = self._stack.run_command([*argv, "--run", job.run], capture=True)
-        said = [line for line in output.splitlines() if not line.startswith("Next:")]
-        click.echo("\n".join(said), err=True)  # what comes next is done here
+        argv += ["--run", job.run]
+        code, output = self._stack.run_command(argv, capture=True, merge=True)
+        # What comes next is done here, and a new name is given here.
+        ours = ("Next:", "Load it under a new name:")
+        said = [line for line in output.splitlines() if not line.strip().startswith(ours)]
+        click.echo("\n".join(said), err=True)
+        if code == Exit.CONFLICT:
+            click.echo(f"  {_other_name(job)}\n  or without the old one: {_anew(job)}", err=True)
         return code
 
     def is_done(self) -> bool:
@@ -152,18 +159,20 @@ class LocalRun:
             yield "held", lambda: f"The run is {counts.state}: {reason}. To go on: {resume}"
 
     def _ended(self, kind: type[GenqError], name: str, service: Service) -> GenqError:
+        lines = processes.last_lines(service.log)
+        # Where it said itself why it ends, what came before is noise.
+        _, mark, words = lines.rpartition("\nError: ")
         return kind(
             f"{name} ended with exit code {service.exit_code()} before the run was done.",
-            why=f"The last lines of {relative(service.log)}:\n{processes.last_lines(service.log)}",
+            why=f"The last lines of {relative(service.log)}:\n{words if mark else lines}",
             fix=f"When that is mended, go on with: {self._job.again}",
         )
 
     def _rq_info(self) -> str:
         """Return RQ's own view of the run, with the command that shows it."""
-        rq = program("rq")
-        _, output = self._stack.run_command([*rq, "info"], capture=True)
+        _, output = self._stack.run_command([*program("rq"), "info"], capture=True)
         shown = "\n".join("  " + line for line in output.rstrip().splitlines())
-        return f"{look_command(self._stack, relative(Path(rq[0])))} info\n{shown}"
+        return f"{look_command(self._stack, 'rq info')}\n{shown}"
 
     def prove(self) -> int:
         """Have the run proven complete and unique from storage; return the exit code."""
@@ -193,6 +202,13 @@ class LocalRun:
             f"   (to see it: {where} --serve)"
             f"\n\nOpen them with DuckDB, or with datasets:\n\n{duckdb}\n\n{datasets}\n"
         )
+        cut, rows = count_truncated(files)
+        if cut and cut * 4 >= rows:
+            longer = _other_name(job, "--max-tokens", str(job.max_tokens * 8))
+            click.echo(
+                f"{cut} of {rows} answers are truncated by --max-tokens. Longer ones: {longer}",
+                err=True,
+            )
 
 
 class Watch:
@@ -228,8 +244,8 @@ def stack_at(folder: Path, *, keep: bool = False) -> Iterator[Stack]:
     stack = Stack(folder)
     leave = False
     try:
-        if count := stack.claim():
-            click.echo(f"Ended {count} processes that an earlier start had left.", err=True)
+        if ended := stack.claim():
+            click.echo(f"Ended {ended} processes that an earlier start had left.", err=True)
         click.echo(f"Starting Redis and the S3 server in {relative(folder)}", err=True)
         stack.start_servers()
         yield stack
@@ -247,6 +263,7 @@ def run_job(job: Job) -> int:
     Raises:
         GenqError: something cannot be used as asked; all that was started is stopped then, too.
     """
+    gguf_file(job.model or DEFAULT_MODEL)  # before anything is started
     started = time.monotonic()
     work: LocalRun | None = None
     try:
@@ -264,6 +281,34 @@ def run_job(job: Job) -> int:
     except KeyboardInterrupt as signalled:
         click.echo(_safe_line(job, work.last if work else None), err=True)
         return Exit.TERMINATED if isinstance(signalled, Terminated) else Exit.INTERRUPTED
+
+
+def _other_name(job: Job, *more: str) -> str:
+    """Return the command that was given, with a run name that is free."""
+    words = shlex.split(job.again)
+    for option in ("--run", *more[:1]):
+        words = _without(words, option)
+    taken = (STATE_FOLDER / f"{job.run}-{n}" for n in count(2))
+    free = next(folder.name for folder in taken if not folder.exists())
+    dataset = [] if job.dataset else ["FILE"]
+    return shlex.join([*words, *dataset, "--run", free, *more])
+
+
+def _without(words: list[str], option: str) -> list[str]:
+    """Return a command line without an option of one value."""
+    kept = []
+    passing = iter(words)
+    for word in passing:
+        if word == option:
+            next(passing, None)
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return kept
+
+
+def _anew(job: Job) -> str:
+    """Return the command that throws the stack away and starts it again."""
+    return f"rm -r {shlex.quote(relative(job.folder))} && {job.again}"
 
 
 def _safe_line(job: Job, look: Look | None) -> str:
@@ -300,10 +345,10 @@ def end_servers(folder: Path) -> int:
     """
     stack = Stack(folder)
     try:
-        count = stack.claim()
+        ended = stack.claim()
     finally:
         stack.close()
-    click.echo(f"Ended {count} processes." if count else "Nothing was running.", err=True)
+    click.echo(f"Ended {ended} processes." if ended else "Nothing was running.", err=True)
     return Exit.DONE
 
 

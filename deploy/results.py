@@ -54,6 +54,16 @@ def some_answers(files: list[Path], count: int) -> list[tuple[str, str]]:
     return shown
 
 
+def count_truncated(files: list[Path]) -> tuple[int, int]:
+    """Return how many answers were cut at their token limit, and how many answers there are."""
+    cut = rows = 0
+    for file in files:
+        for completion in codec_for(file.name.partition(".")[2]).decode(file.read_bytes()):
+            rows += 1
+            cut += completion.verdict == Verdict.TRUNCATED
+    return cut, rows
+
+
 def opening_lines(data: Path, suffix: str) -> tuple[str, str]:
     """Return shell lines that open a data folder in DuckDB and with ``datasets``."""
     python = shlex.quote(relative(Path(sys.executable)))

@@ -166,15 +166,19 @@ class Stack:
         self._services.append(service.process)
         return service
 
-    def run_command(self, argv: Sequence[str], *, capture: bool = False) -> tuple[int, str]:
+    def run_command(
+        self, argv: Sequence[str], *, capture: bool = False, merge: bool = False
+    ) -> tuple[int, str]:
         """Run a command to its end in the stack's environment; return its exit code and output.
 
-        Not captured, it speaks to the terminal, on stderr.
+        Not captured, it speaks to the terminal, on stderr. ``merge``: what it says there is
+        captured, too.
         """
         env = {**self.environment(), processes.MARK: f"{self.id}:command"}
         process = subprocess.Popen(  # noqa: S603 - the argument list is ours
             argv,
             stdout=subprocess.PIPE if capture else sys.stderr,
+            stderr=subprocess.STDOUT if merge else None,
             env=env,
             start_new_session=True,
             text=True,
@@ -241,6 +245,8 @@ class Stack:
     def _write_env(self) -> None:
         variables = self._variables()
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        folder = shlex.quote(str(Path(sys.executable).parent))  # where our commands and rq are
+        lines.append(f'export PATH={folder}:"$PATH"\n')
         write_private(self.env_file, "".join(lines).encode())
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from common.errors import Exit
 from deploy import processes
+from deploy.stack import Stack
 from tests.support.servers import eventually_sync
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prompts.jsonl"
@@ -138,8 +139,9 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
     assert again.returncode == Exit.DONE
     folder = place / ".genq" / "prompts"
     assert sorted(processes.members(str(folder))) == ["redis", "s3"]
-    look = f". {folder / 'env'}; {PROGRAM.with_name('gen-producer')} verify prompts"
-    assert "proven" in subprocess.check_output(look, shell=True, cwd=place, text=True)
+    look = f". {folder / 'env'}; gen-producer verify prompts && rq info"
+    bare = {"PATH": "/usr/bin:/bin"}  # a shell that knows nothing of the virtual environment
+    assert "proven" in subprocess.check_output(look, shell=True, cwd=place, text=True, env=bare)
     assert run(place, PROGRAM, "--run", "prompts", "--stop").returncode == Exit.DONE
 
 
@@ -179,6 +181,11 @@ def test_results_may_be_jsonl(place):
 
 
 def serve(place, run, log):
+    """Serve a stack that holds nothing yet."""
+    stack = Stack(place / ".genq" / run)
+    stack.claim()
+    stack.close()
+    (stack.folder / "stack.json").write_text("{}", encoding="utf-8")
     process = start(place, "--run", run, "--serve", log=log)
     eventually_sync(lambda: "Ctrl-C stops them" in said(place, log), 60)
     return process
@@ -246,7 +253,49 @@ def test_a_data_set_that_is_not_there_is_said_and_nothing_is_left(place):
     process = start(place, "nowhere.jsonl")
     finish(process, 60)
     assert process.returncode == Exit.INPUT, said(place)
-    assert "nowhere.jsonl" in said(place)
+    assert "nowhere.jsonl is not there" in said(place)
+    assert not (place / ".genq").exists()
+
+
+@pytest.mark.parametrize("model", ["qwen", "prompts.jsonl"])
+def test_a_model_that_cannot_be_served_is_refused_before_anything_starts(place, model):
+    done = run(place, PROGRAM, "prompts.jsonl", "--model", model)
+    assert done.returncode == Exit.ENGINE
+    assert done.stderr.startswith(f"Error: {model} is not ")
+    assert "--model smollm2" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    assert not (place / ".genq").exists()
+
+
+@pytest.mark.parametrize("flag", ["--serve", "--stop"])
+def test_a_stack_that_was_never_started_is_not_made_up(place, flag):
+    for name in ("one", "two"):
+        (place / ".genq" / name).mkdir(parents=True)
+        (place / ".genq" / name / "stack.json").write_text("{}", encoding="utf-8")
+    done = run(place, PROGRAM, "--run", "other", flag)
+    assert done.returncode == Exit.USAGE
+    assert "one, two" in done.stderr
+    assert not (place / ".genq" / "other").exists()
+    done = run(place, PROGRAM, flag)
+    assert done.returncode == Exit.USAGE
+    assert "one, two" in done.stderr
+    assert f"gen-local --run NAME {flag}" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_another_setting_under_the_same_name_gets_a_command_of_gen_local(place):
+    process = start(place, "prompts.jsonl", "--limit", "4", "--max-tokens", "2")
+    finish(process)
+    assert process.returncode == Exit.DONE, said(place)
+    assert "answers are truncated by --max-tokens" in said(place)
+    again = start(place, "prompts.jsonl", "--limit", "4", "--max-tokens", "3", log="again.txt")
+    finish(again)
+    assert again.returncode == Exit.CONFLICT
+    words = "prompts.jsonl --limit 4 --max-tokens 3"
+    assert f"{words} --run prompts-2" in said(place, "again.txt")
+    assert "rm -r .genq/prompts && " in said(place, "again.txt")
+    assert "gen-producer load" not in said(place, "again.txt")
 
 
 def test_without_anything_to_do_it_says_what_to_type(place):
