@@ -6,6 +6,7 @@ on stderr (what, why, what to do) or, with ``--json``, one JSON object there.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -14,19 +15,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from common.errors import Exit, GenqError
+from common.errors import Exit, GenqError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEBUG_VARIABLE = "GENQ_DEBUG"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 REPORT = "This is a bug in genq. Please report it with the lines above."
 
 
 def run_cli(command: click.Command) -> NoReturn:
     """Run a click command as a program: every way out has a documented exit code."""
     try:
-        code = command.main(standalone_mode=False)
+        code = _main(command)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(Exit.USAGE)
@@ -36,17 +38,47 @@ def run_cli(command: click.Command) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted. Nothing is lost; the same command goes on.")
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        _ignore_broken_pipe()
-        sys.exit(Exit.DONE)
     except GenqError as error:
         show_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in _FULL:
+            _report_bug()
+        _forget_stdout()
+        show_error(_no_room(error))
+        sys.exit(Exit.USAGE)
     except Exception:  # noqa: BLE001 - the last place: a bug of ours is shown, and said to be one
-        traceback.print_exc()
-        _say(REPORT)
-        sys.exit(Exit.BUG)
+        _report_bug()
     sys.exit(code if isinstance(code, int) else Exit.DONE)
+
+
+def _main(command: click.Command) -> object:
+    """Run a command; where nobody reads what it writes, as after ``| head``, it is done."""
+    stdout = sys.stdout
+    try:
+        return command.main(standalone_mode=False)
+    except BrokenPipeError:
+        pass
+    except SystemExit:
+        if sys.stdout is stdout:  # click puts a wrapper there, and exits with 1
+            raise
+    _forget_stdout()
+    return Exit.DONE
+
+
+def _report_bug() -> NoReturn:
+    traceback.print_exc()
+    _say(REPORT)
+    sys.exit(Exit.BUG)
+
+
+def _no_room(error: OSError) -> GenqError:
+    place = error.filename or "standard output, or a temporary file"
+    return UsageError(
+        f"There is no room left at {place}.",
+        why=str(error),
+        fix="Make room there, or name another place (> FILE; TMPDIR for temporary files).",
+    )
 
 
 def show_error(error: GenqError) -> None:
@@ -76,7 +108,7 @@ def _say(line: str) -> None:
         click.echo(line, err=True)
 
 
-def _ignore_broken_pipe() -> None:
+def _forget_stdout() -> None:
     # The interpreter would flush stdout once more at exit, and complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

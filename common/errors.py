@@ -5,13 +5,13 @@
     |- InputError             3   the data set is wrong (names file:line)
     |- QueueError             4   Redis cannot be used as asked
     |  |- EpochError              the run is not (or no longer) in this Redis: load it again
-    |  |- RunClosedError          the run is finished or cancelled
+    |  |- RunClosedError      7   the run is finished or cancelled (a conflict: Redis is well)
     |  |- QueueFullError          Redis is at its maxmemory: the same call works once there is room
     |  `- QueueAwayError          Redis does not answer: it may be down, or not up yet
     |- StoreError             5   object storage cannot be used as asked
     |  `- StoreAwayError          it does not answer: it may be down, or not up yet
     |- EngineError            6   the engine cannot be used
-    |- ConflictError          7   a name is taken, a data set changed, a GPU is in use
+    |- ConflictError          7   a name is taken, a data set changed, a run is over, a GPU is busy
     |- DeadLettersError       8   finished, but some items are dead-lettered
     `- VerifyError            9   the output is not what run.json promised
 
@@ -81,7 +81,9 @@ class EpochError(QueueError):
 
 
 class RunClosedError(QueueError):
-    """The run is finished or cancelled and takes no more work."""
+    """The run is finished or cancelled and takes no more work; Redis itself is well."""
+
+    exit_code = Exit.CONFLICT
 
 
 class QueueFullError(QueueError):

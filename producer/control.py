@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from common.errors import Exit, InputError, RunClosedError, UsageError
+from common.errors import Exit, RunClosedError, StoreError, UsageError
 from common.ids import RunName, run_name
 from common.objectstore import RunPaths, open_store
 from common.queue.run_state import Runs
 from common.records import Verdict
 from common.redis_client import connect
+from producer.manifest import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from common.objectstore import ObjectStore
+    from common.queue.failures import FailureInfo
     from common.records import RunInfo
     from common.settings import Settings
     from producer.console import Console
@@ -47,6 +50,12 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
         RunClosedError: it is finished.
     """
     counts = _ask(run, settings, lambda runs, info: runs.sample(info.run))
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise UsageError(
+            f"Run {run} is not cancelled: nobody can be asked.",
+            why="Standard input is no terminal.",
+            fix=f"Add --yes: gen-producer cancel {run} --yes",
+        )
     drop = counts.queued + counts.waiting + counts.leased
     text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
     if dry_run:
@@ -103,38 +112,60 @@ async def _reopen(runs: Runs, info: RunInfo, store: ObjectStore) -> None:
 def run_failed(run: str, settings: Settings, console: Console, *, limit: int) -> int:
     """Show dead letters."""
 
-    async def gather(runs: Runs, info: RunInfo) -> tuple[dict[str, int], list[Any]]:
+    async def gather(runs: Runs, info: RunInfo) -> tuple[dict[str, int], list[FailureInfo]]:
         by_class = await runs.failures_by_class(info.run)
         return by_class, await runs.failures(info.run, limit=limit)
 
     by_class, found = _ask(run, settings, gather)
     total = sum(by_class.values())
+    samples = _samples(run, settings) if found else None
+    rows = [one.item // samples + 1 if samples else None for one in found]
     lines = [f"{run}  {total:,} dead" + (":" if total else "")]
     lines += [f"  {count:,} {name}" for name, count in by_class.items()]
     lines += [
-        f"item {one.item}  {one.verdict}  {_when(one.at)}  {one.worker}\n    "
+        (f"row {row:,}  " if row else "")
+        + f"item {one.item}  {one.verdict}  {_when(one.at)}  {one.worker}\n    "
         + one.text.strip().replace("\n", "\n    ")
-        for one in found
+        for one, row in zip(found, rows, strict=True)
     ]
     if total > len(found):
         lines.append(f"... and {total - len(found):,} more: --limit {total}")
     if total:
-        lines.append(f"Next: gen-producer requeue {run} --reason {next(iter(by_class))}")
+        lines.append(f"Next: {_remedy(run, next(iter(by_class)))}")
     data = {
         "version": JSON_VERSION,
         "run": run,
         "dead_by_class": by_class,
-        "failures": [asdict(one) for one in found],
+        "failures": [{**asdict(one), "row": row} for one, row in zip(found, rows, strict=True)],
     }
     console.result("\n".join(lines), data)
     return Exit.DONE
 
 
 def _ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[T]]) -> T:
+def _samples(run: str, settings: Settings) -> int | None:
+    """Return how many items a row has, as run.json says, or None where it cannot be read."""
+    try:
+        manifest = find_manifest(open_store(settings), run_name(run))
+    except (StoreError, UsageError):  # a help to the reader, and no reason to show nothing
+        return None
+    return manifest.settings.samples if manifest else None
+
+
+def _remedy(run: str, verdict: str) -> str:
+    """Return what helps against failures of a class."""
+    if verdict == Verdict.TOO_LONG:  # another try alone ends in the same way
+        return (
+            f"gen-consumer with a larger --context, then: gen-producer requeue {run}"
+            f" --reason {verdict}    (or accept them: gen-producer verify {run} --allow-failures)"
+        )
+    return f"gen-producer requeue {run} --reason {verdict}"
+
+
     """Call with the run as Redis knows it.
 
     Raises:
-        InputError: it does not.
+        UsageError: it does not.
         QueueError: Redis cannot be used.
     """
     name: RunName = run_name(run)
@@ -147,7 +178,7 @@ def _ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable
                 raise InputError(
                     f"Redis has no run {name}.",
                     why="It was never loaded there, or Redis lost it.",
-                    fix=f"gen-producer status {name}",
+                    fix="gen-producer status    lists the runs",
                 )
             return await call(runs, info)
 

@@ -17,7 +17,7 @@ from common.keys import RQ_SUSPENDED, RUNS, RunKeys
 from common.queue import workers
 from common.queue.failures import FailureInfo, read_reasons
 from common.queue.scan import open_bitmap
-from common.queue.scripts import ANY_EPOCH, Scripts, explain
+from common.queue.scripts import ANY_EPOCH, Scripts, explain, run_is_over
 from common.records import RunInfo, Verdict
 
 if TYPE_CHECKING:
@@ -153,8 +153,11 @@ class Runs:
         Raises:
             RunClosedError: the run is finished.
         """
-        while int(await self._scripts(run).call("cancel", CANCEL_ITEMS)):
-            pass
+        try:
+            while int(await self._scripts(run).call("cancel", CANCEL_ITEMS)):
+                pass
+        except RunClosedError:
+            raise run_is_over(run, "closed", "cannot be cancelled") from None
 
     async def close(self, run: RunName) -> bool:
         """Close the run if every item is committed or dead; tell whether it is closed now."""
@@ -270,7 +273,7 @@ class Runs:
     async def _steer(self, run: RunName, to: str, *origins: str, reason: str = "") -> None:
         before = await self._move(run, to, *origins, reason=reason)
         if before in ("closed", "cancelled"):
-            raise RunClosedError(f"Run {run} is {before}.")
+            raise run_is_over(run, before, f"cannot be {'resumed' if to == 'open' else to}")
 
     async def _ask(self, run: RunName, question: Any) -> Any:
         try:

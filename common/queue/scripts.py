@@ -126,11 +126,7 @@ def explain(error: BaseException, run: RunName, doing: str) -> QueueError:
             fix=f"gen-producer load --run {run}",
         )
     if "GENQ_CLOSED" in text:
-        return RunClosedError(
-            f"Run {run} takes no more work.",
-            why=f"It is finished or cancelled ({doing}: {text}).",
-            fix=f"gen-producer requeue {run}    opens it again, where items failed",
-        )
+        return run_is_over(run, text.rsplit(maxsplit=1)[-1])
     if known := trouble(text):
         why = f"{doing} of run {run}: {text}"
         return known.kind(f"Redis {known.does}.", why=why, fix=known.fix)
@@ -138,4 +134,19 @@ def explain(error: BaseException, run: RunName, doing: str) -> QueueError:
         return QueueError(f"Redis refused: {doing} of run {run}.", why=text)
     return QueueError(
         "Redis cannot be reached.", why=f"{doing} of run {run}: {text or type(error).__name__}"
+    )
+
+
+def run_is_over(run: RunName, state: str, what: str = "takes no more work") -> RunClosedError:
+    """Return the error that refuses ``what`` of a closed or cancelled run."""
+    if state == "cancelled":
+        return RunClosedError(
+            f"Run {run} {what}: it is cancelled.",
+            why="What was queued was dropped; what was committed is there.",
+            fix=f"gen-producer load --run {run}    loads the rest again",
+        )
+    return RunClosedError(
+        f"Run {run} {what}: it is finished.",
+        why="Every item is committed or dead-lettered.",
+        fix=f"gen-producer verify {run}    (where items failed: gen-producer requeue {run})",
     )

@@ -151,13 +151,38 @@ def test_pause_and_resume(producer, loaded):
     assert "rows  paused" in producer("status", RUN).out
     assert json.loads(producer("resume", RUN, "--json").out)["outcome"] == "open"
     assert "rows  stalled: no consumer" in producer("status", RUN).out
-    assert "Redis has no run other" in producer("pause", "other", code=3).err
+    said = producer("pause", "other", code=2).err
+    assert "Redis has no run other" in said
+    assert "gen-producer status    lists the runs" in said
+
+
+def test_a_run_that_is_over_is_neither_paused_nor_cancelled_nor_resumed(producer, loaded):
+    said = producer("cancel", RUN, code=2).err
+    assert "gen-producer cancel rows --yes" in said
+    producer("cancel", RUN, "--yes")
+    said = producer("resume", RUN, code=7).err
+    assert "Run rows cannot be resumed: it is cancelled." in said
+    assert "gen-producer load --run rows" in said
+
+
+def test_a_finished_run_is_not_cancelled(producer, loaded, redis_url, store):
+    close(redis_url, store)
+    for verb, done in {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}.items():
+        said = producer(verb, RUN, *(["--yes"] if verb == "cancel" else []), code=7).err
+        assert f"Run rows cannot be {done}: it is finished." in said
+        assert "GENQ_" not in said
+        assert "gen-producer verify rows" in said
 
 
 def test_dead_letters_are_shown_and_queued_again(producer, loaded, redis_url):
     work(redis_url, dead=3)
     said = producer("failed", RUN, "--limit", 2).out
     assert "3 too_long" in said
+    assert "row 2  item 1  too_long" in said
+    assert "a larger --context" in said
+    assert "verify rows --allow-failures" in said
+    listed = json.loads(producer("failed", RUN, "--json").out)["failures"]
+    assert sorted((one["row"], one["item"]) for one in listed) == [(1, 0), (2, 1), (3, 2)]
     assert said.count("9,000 tokens; 8,192 fit") == 2
     assert "... and 1 more" in said
     assert "has 3 dead letters" in producer("requeue", RUN, "--dry-run").out

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
+from redis.exceptions import ResponseError
 
 from common import errors
 from common.cliutil import parse_bytes
 from common.errors import Exit, GenqError
+from common.ids import RunName
+from common.queue.scripts import explain
 
 PROGRAM = """
 import click, sys
@@ -103,3 +107,43 @@ def test_sizes_are_read_as_people_write_them(text, size):
 def test_what_is_not_a_size_is_refused(text):
     with pytest.raises(click.BadParameter):
         parse_bytes(text)
+
+
+ECHO = "[click.echo('x' * 100) for _ in range(10_000)]"
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    program = [sys.executable, "-c", PROGRAM.format(body=ECHO)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        assert writer.stdout
+        assert writer.stderr
+        writer.stdout.readline()
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+        assert writer.wait(60) == Exit.DONE
+
+
+def test_a_full_disk_behind_stdout_is_said_in_plain_words():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(body=ECHO)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.startswith("Error: There is no room left at standard output")
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_run_that_is_over_is_a_conflict_and_no_trouble_of_redis():
+    error = explain(ResponseError("GENQ_CLOSED closed"), RunName("one"), "cancel")
+    assert error.exit_code == Exit.CONFLICT
+    assert "GENQ_" not in str(error)
+    assert "it is finished" in error.what
+    assert "verify one" in error.fix
+    cancelled = explain(ResponseError("GENQ_CLOSED cancelled"), RunName("one"), "complete")
+    assert "gen-producer load --run one" in cancelled.fix
