@@ -35,10 +35,21 @@ def format_key(paths: RunPaths) -> str:
 def read_format(store: ObjectStore, paths: RunPaths) -> str | None:
     """Return the suffix of the run's parts, or None while none was ever fixed.
 
+    Where format.json was deleted, the parts themselves tell it.
+
     Raises:
         StoreError: the store could not be asked.
         VerifyError: the object is not ours, or names a format that is not known.
     """
+    return _fixed_format(store, paths) or _format_of_parts(store, paths)
+
+
+def _format_of_parts(store: ObjectStore, paths: RunPaths) -> str | None:
+    named = (part_number(paths, stat.key) for stat in store.list(paths.data_prefix))
+    return next((one[1] for one in named if one and one[1] in SUFFIXES), None)
+
+
+def _fixed_format(store: ObjectStore, paths: RunPaths) -> str | None:
     try:
         raw = codec.loads(store.get(format_key(paths)))
         suffix = str(raw["suffix"])
@@ -60,12 +71,11 @@ def fix_format(store: ObjectStore, paths: RunPaths, suffix: str) -> str:
     Raises:
         StoreError: the store could not be asked.
     """
-    found = read_format(store, paths)
+    found = _fixed_format(store, paths)
     if found is None:
-        store.create(
-            format_key(paths), codec.dumps({"suffix": suffix}), content_type="application/json"
-        )
-        found = read_format(store, paths)
+        chosen = codec.dumps({"suffix": _format_of_parts(store, paths) or suffix})
+        store.create(format_key(paths), chosen, content_type="application/json")
+        found = _fixed_format(store, paths)
     if found is None:
         raise StoreError(f"Cannot write {store.url}/{format_key(paths)}.")
     return found

@@ -9,6 +9,8 @@ import pytest
 
 from common.errors import DeadLettersError
 from common.objectstore import RunPaths
+from common.parts.chain import format_key
+from common.prove import committed_items
 from common.queue.run_state import Runs
 from consumer.sink import run as sink_run
 from consumer.sink.service import SinkService
@@ -113,7 +115,6 @@ async def test_a_sink_that_slept_as_it_wrote_the_end_writes_the_newest_one(lab):
     await proven(job)
 
 
-@pytest.mark.row("A4")
 async def test_an_end_that_a_killed_requeue_took_away_is_written_again(lab, monkeypatch):
     job = lab.job
     monkeypatch.setattr(sink_run, "END_SECONDS", 0.1)
@@ -122,6 +123,17 @@ async def test_an_end_that_a_killed_requeue_took_away_is_written_again(lab, monk
     job.store.delete(RunPaths(job.run).success)
     await eventually(lambda: asyncio.to_thread(marked, job), SECONDS)
     await proven(job, dead=1)
+
+
+async def test_a_deleted_format_is_told_by_the_parts(lab):
+    job, key = lab.job, format_key(RunPaths(lab.job.run))
+    await finish_with_a_dead_letter(lab)
+    job.store.delete(key)
+    assert sum(byte.bit_count() for byte in committed_items(job.store, job.manifest)) == 4
+    await reopen_and_answer(job)
+    await lab.finish(stop=asyncio.Event(), suffix="parquet")  # the run's parts are of the other
+    await proven(job)
+    assert job.store.stat(key) is not None
 
 
 async def test_requeue_wins_against_a_sink_that_ends_the_run_meanwhile(lab, monkeypatch):
