@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from common.codec import decompress, loads
@@ -9,10 +10,27 @@ from common.errors import ConflictError, StoreError
 from common.objectstore import RunPaths
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from common.objectstore import ObjectStore
     from common.records import RunManifest
     from producer.spool import Spool
 
+# Options of `load` that make it another load; the run's name is what changes.
+_FLAGS = {
+    "model": "--model",
+    "samples": "--samples",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "top_k": "--top-k",
+    "seed": "--seed",
+    "max_attempts": "--max-attempts",
+    "shape": "--format",
+    "text_field": "--field",
+    "limit": "--limit",
+}
+_NEW_NAME = "Load it under a new name: "
 _SHARD_LIMIT_BYTES = 16 * 2**30
 
 
@@ -24,8 +42,32 @@ def conflict(
     return ConflictError(
         f"Run {run} was loaded with other {kind}.",
         why="\n".join([*differences, f"Loaded {standing.created} from {standing.source}."]),
-        fix=f"Load it under a new name: gen-producer load {source} --run {again}",
+        fix=f"{_NEW_NAME}gen-producer load {source} --run {again}",
     )
+
+
+def whole_hint(error: ConflictError, datasets: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Make the command that ``error`` names complete: with all flags of this load, quoted."""
+    if error.fix.startswith(_NEW_NAME) and datasets:
+        again = error.fix.rpartition(" ")[2]
+        words = ["gen-producer", "load", *datasets, "--run", again, *_given(options)]
+        error.fix = _NEW_NAME + shlex.join(words)
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    words = [
+        word
+        for name, flag in _FLAGS.items()
+        if options.get(name) is not None
+        for word in (flag, str(options[name]))
+    ]
+    if options.get("thinking") is not None:
+        words.append("--thinking" if options["thinking"] else "--no-thinking")
+    if options.get("priority"):
+        words += ["--priority", str(options["priority"])]
+    if options.get("on_error", "stop") != "stop":
+        words += ["--on-error", options["on_error"]]
+    return words
 
 
 def rows_difference(store: ObjectStore, standing: RunManifest, spool: Spool) -> list[str]:

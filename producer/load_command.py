@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from common.errors import Exit
+from common.errors import ConflictError, Exit
 from common.records import Sampling
+from producer.conflict import whole_hint
 from producer.loader import Loaded, LoadRequest, load
 from producer.manifest import Wishes
 from producer.sources.records import Limits
@@ -26,7 +27,11 @@ def run_load(
     Raises:
         GenqError: as :func:`producer.loader.load`.
     """
-    done = load(_request(datasets, options, settings), settings, console)
+    try:
+        done = load(_request(datasets, options, settings), settings, console)
+    except ConflictError as error:
+        whole_hint(error, datasets, options)
+        raise
     if done.skipped:
         console.warn(f"{done.skipped:,} rows were passed over:")
         for fault in done.faults:

@@ -1,0 +1,33 @@
+"""What a refused load advises can be pasted: with every flag that was given."""
+
+import shlex
+
+from common.errors import ConflictError
+from producer.cli import cli
+from producer.conflict import whole_hint
+
+HINT = "Load it under a new name: gen-producer load a b.jsonl --run mine-2"
+WORDS = [
+    *("--model", "my model", "--samples", "4", "--max-tokens", "9", "--temperature", "0.5"),
+    *("--top-p", "0.9", "--top-k", "5", "--seed", "3", "--max-attempts", "2", "--format", "text"),
+    *("--field", "q", "--limit", "7", "--no-thinking", "--priority", "2", "--on-error", "skip"),
+]
+
+
+def hint(*words):
+    options = cli.commands["load"].make_context("load", ["a b.jsonl", *words]).params
+    error = ConflictError("x", fix=HINT)
+    whole_hint(error, options["datasets"], options)
+    return shlex.split(error.fix.removeprefix("Load it under a new name: "))
+
+
+def test_the_hint_repeats_what_was_given():
+    start = ["gen-producer", "load", "a b.jsonl", "--run", "mine-2"]
+    assert hint() == start
+    assert hint("--run", "mine", *WORDS) == start + WORDS
+
+
+def test_no_option_of_load_is_forgotten():
+    given = {word for word in WORDS if word.startswith("--")}
+    options = {name for one in cli.commands["load"].params for name in one.opts if name[:2] == "--"}
+    assert options - given - {"--run", "--dry-run", "--json", "--quiet", "--thinking"} == set()
