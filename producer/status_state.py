@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
+
+from common.model import SMALL_MODEL
 
 if TYPE_CHECKING:
     from producer.status_data import RunStatus
@@ -12,6 +15,7 @@ _FULL_SHARE = 0.95  # of the stream's bound: consumers wait from there on
 _NO_CONSUMER = "no consumer serves it"
 _SILENT = "its consumers are silent"
 _REFUSED = "its engines answer otherwise than its first one: see the consumers' logs"
+_STARTING = "its engines are loading"
 _WORKING = {"ready", "draining"}
 
 
@@ -30,6 +34,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
         (bool(status.problems), "damaged", "some items are nowhere"),
         (status.suspended, "suspended", "by `rq suspend`"),
         (counts.settled, "finishing", "the sink closes the run"),
+        (stall == _STARTING, "starting", stall),
         (bool(stall), "stalled", stall),
         (True, "generating", ""),
     )
@@ -58,7 +63,7 @@ def _stall(status: RunStatus) -> str:
         (not heard, _SILENT),
         (not willing, _REFUSED),
         (engines == {"fatal"}, "all engines have failed"),
-        (not engines & _WORKING, "engines are starting"),
+        (not engines & _WORKING, _STARTING),
         (silent and not counts.leased, f"{counts.waiting:,} retries wait, nothing is leased"),
         (silent, f"last result {_ago(last)}"),
         (True, ""),
@@ -91,12 +96,19 @@ def next_command(status: RunStatus) -> str:
         "finishing": "gen-sink    (if none is running)",
     }
     if cause in (_NO_CONSUMER, _SILENT):
-        return f"gen-consumer --gpu 0 --model {status.info.model}"
+        return _consumer(status.info.model)
     if word == "stalled" and "sink" in cause:
         return "gen-sink    (if none is running)"
     looking = "failed" if status.counts.dead else "status"
     watch = "" if status.counts.dead else " --watch"
     return by_word.get(word, f"gen-producer {looking} {run}{watch}")
+
+
+def _consumer(model: str) -> str:
+    """Return a command that serves a model: a GPU's engine cannot, where it is for llama.cpp."""
+    small = model == SMALL_MODEL or model.lower().endswith(".gguf")
+    place = "--engine llamacpp" if small else "--gpu 0"
+    return f"gen-consumer {place} --model {shlex.quote(model)}"
 
 
 def _ago(seconds: float | None) -> str:

@@ -107,7 +107,7 @@ async def test_a_consumer_whose_engine_still_starts_is_seen_to_be_on_its_way(
         await eventually(registered, 20)
 
         async def said() -> bool:
-            return state_of(await status_of(world)) == ("stalled", "engines are starting")
+            return state_of(await status_of(world)) == ("starting", "its engines are loading")
 
         await eventually(said)
     assert state_of(await status_of(world))[1] == "no consumer serves it"

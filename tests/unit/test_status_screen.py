@@ -136,7 +136,7 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
         (with_(queued=399_999), "damaged", "nowhere", "load --run"),
         (replace(STATUS, suspended=True), "suspended", "rq suspend", "rq resume"),
         (NOBODY, "stalled", "no consumer serves it", "gen-consumer --gpu 0 --model Qwen"),
-        (STARTING, "stalled", "engines are starting", "failed"),
+        (STARTING, "starting", "engines are loading", "failed"),
         (replace(STATUS, workers=[worker(0, engine="fatal")]), "stalled", "have failed", "failed"),
         (with_(**SILENT), "stalled", "last result 10 min ago", "failed"),
         (with_(**SILENT, leased=0, waiting=348), "stalled", "348 retries wait", "failed"),
@@ -214,3 +214,16 @@ def test_the_json_is_plain_and_versioned():
     assert data["rate"]["recent"] == {"completions": 8.8, "tokens": 8800.0}
     assert data["workers"][2]["gauges"]["engine_starts"] == "3"
     assert data["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        ("smollm2", "gen-consumer --engine llamacpp --model smollm2"),
+        ("/m/My Tiny.gguf", "gen-consumer --engine llamacpp --model '/m/My Tiny.gguf'"),
+        ("Qwen/Qwen3.6-27B", "gen-consumer --gpu 0 --model Qwen/Qwen3.6-27B"),
+    ],
+)
+def test_the_consumer_that_is_named_can_serve_the_model(model, command):
+    served = replace(STATUS, workers=[], info=replace(STATUS.info, model=model))
+    assert next_command(served) == command
