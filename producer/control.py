@@ -48,14 +48,15 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
 
     Raises:
         RunClosedError: it is finished.
+        UsageError: nobody is there to be asked, and ``yes`` is not given.
     """
-    counts = _ask(run, settings, lambda runs, info: runs.sample(info.run))
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             f"Run {run} is not cancelled: nobody can be asked.",
             why="Standard input is no terminal.",
             fix=f"Add --yes: gen-producer cancel {run} --yes",
         )
+    counts = _ask(run, settings, lambda runs, info: runs.sample(info.run))
     drop = counts.queued + counts.waiting + counts.leased
     text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
     if dry_run:
@@ -117,9 +118,9 @@ def run_failed(run: str, settings: Settings, console: Console, *, limit: int) ->
         return by_class, await runs.failures(info.run, limit=limit)
 
     by_class, found = _ask(run, settings, gather)
-    total = sum(by_class.values())
     samples = _samples(run, settings) if found else None
     rows = [one.item // samples + 1 if samples else None for one in found]
+    total = sum(by_class.values())
     lines = [f"{run}  {total:,} dead" + (":" if total else "")]
     lines += [f"  {count:,} {name}" for name, count in by_class.items()]
     lines += [
@@ -142,7 +143,6 @@ def run_failed(run: str, settings: Settings, console: Console, *, limit: int) ->
     return Exit.DONE
 
 
-def _ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[T]]) -> T:
 def _samples(run: str, settings: Settings) -> int | None:
     """Return how many items a row has, as run.json says, or None where it cannot be read."""
     try:
@@ -162,6 +162,7 @@ def _remedy(run: str, verdict: str) -> str:
     return f"gen-producer requeue {run} --reason {verdict}"
 
 
+def _ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[T]]) -> T:
     """Call with the run as Redis knows it.
 
     Raises:
@@ -175,7 +176,7 @@ def _remedy(run: str, verdict: str) -> str:
             runs = Runs(client, settings.limits())
             info = await runs.get(name)
             if info is None:
-                raise InputError(
+                raise UsageError(
                     f"Redis has no run {name}.",
                     why="It was never loaded there, or Redis lost it.",
                     fix="gen-producer status    lists the runs",
