@@ -252,6 +252,8 @@ class RunInfo:
     model_fingerprint: str
     created: float  # unix s
     hold_reason: str = ""
+    settings: str = ""  # digest of all settings and the number of items; "": not known
+    store: str = ""  # URL of the object storage that holds it; "": not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,13 @@ class Enqueuer:
         manifest: RunManifest,
         *,
         warn: Callable[[str], None],
+        store: str = "",
     ) -> None:
         self._client = client
         self._room = Room(client, items=manifest.items, warn=warn)
         self._limits = limits
         self._manifest = manifest
+        self._store = store
         self._runs = Runs(client, limits)
 
     async def enqueue(
@@ -71,7 +73,8 @@ class Enqueuer:
             QueueError: Redis refuses or is lost; the same call goes on from there.
         """
         info = await self._room.outlast(
-            lambda: self._runs.create(self._manifest, priority=priority), queued=0
+            lambda: self._runs.create(self._manifest, priority=priority, store=self._store),
+            queued=0,
         )
         hit("load.after_create")
         if info.state == "cancelled":  # to load it again is to want it again
@@ -88,6 +91,17 @@ class Enqueuer:
         if info.state != "closed":
             new += await self._repair(info)
         return Enqueued(state=info.state, new=new, restored=restored)
+
+    async def put_back(self, info: RunInfo, *, stored: bytes) -> Enqueued:
+        """Queue what a closed run lost on object storage, of which ``stored`` is the bitmap.
+
+        Raises:
+            QueueError: Redis refuses or is lost; the same call goes on from there.
+        """
+        new = await self._room.outlast(
+            lambda: self._runs.uncommit(info.run, info.epoch, stored=stored), queued=0
+        )
+        return Enqueued(state="open" if new else info.state, new=new)
 
     async def _restore(self, info: RunInfo, committed: bytes) -> int:
         count = int.from_bytes(committed, "big").bit_count()
@@ -120,8 +134,9 @@ class Enqueuer:
         return new
 
     async def _repair(self, info: RunInfo) -> int:
-        """Put back ids that vanished (`rq empty`, a deleted key); return how many."""
-        if not check_counts(await self._runs.sample(info.run)):
+        """Put back ids that vanished (`rq empty`, a killed cancel); return how many."""
+        counts = await self._runs.sample(info.run)
+        if counts.loaded == counts.total and not check_counts(counts):
             return 0
         known = await self._runs.open_items(info.run)
         queue = self._queue(info.epoch)
@@ -130,6 +145,7 @@ class Enqueuer:
             new += await self._room.outlast(
                 partial(queue.enqueue_missing, items), queued=self._manifest.items
             )
+        await self._runs.open(info.run)  # if it was not whole before
         return new
 
     def _queue(self, epoch: Epoch) -> PromptQueue:

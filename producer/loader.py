@@ -19,6 +19,7 @@ from common.model import model_fingerprint
 from common.objectstore import RunPaths, open_store
 from common.prove import committed_items
 from common.queue.run_state import Runs
+from common.queue.same_run import refuse_other
 from common.records import RunSettings
 from common.redis_client import connect
 from producer.conflict import conflict, rows_difference
@@ -36,6 +37,8 @@ from producer.upload import upload_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import redis.asyncio
 
     from common.objectstore import ObjectStore
     from common.records import RunInfo, RunManifest
@@ -93,6 +96,9 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     manifest, found = this.put_up(standing, known)
     if store.stat(RunPaths(run).success) is not None:
         return _loaded("finished", manifest, found)
+    if known is not None and known.state == "closed":
+        done = asyncio.run(this.put_back(manifest, known, committed_items(store, manifest)))
+        return _loaded("repaired" if done.new else "already", manifest, found, done)
     lost = known is None and standing is not None
     fresh = known is None or this.incomplete
     committed = committed_items(store, manifest) if standing is not None and fresh else b""
@@ -219,14 +225,16 @@ class _Load:
                     why="Without a data set, a run is put back from object storage alone.",
                     fix=f"gen-producer load DATASET --run {self.run}",
                 )
+            if known is not None:
+                refuse_other(known, standing, self._store.url)
             return standing, None
         with spool_folder() as folder:
             found = self.read(folder)
             manifest = make_manifest(self.run, wanted, found, self.source)
             if standing is not None:
                 self.compare(standing, manifest, found)
-            elif known is not None and known.fingerprint != manifest.fingerprint:
-                raise self._elsewhere(known)
+            if known is not None:
+                refuse_other(known, manifest, self._store.url)
             with self._console.progress("Storing", len(found.shards)) as progress:
                 upload_shards(self._store, self.run, found, progress=progress)
             hit("load.after_shards")
@@ -246,11 +254,26 @@ class _Load:
     async def enqueue(self, manifest: RunManifest, committed: bytes) -> Enqueued:
         """Put all ids on the queue that are not anywhere yet."""
         async with await connect(self._settings, name="load", writes=True) as client:
-            enqueuer = Enqueuer(client, self._settings.limits(), manifest, warn=self._console.warn)
+            enqueuer = self._enqueuer(client, manifest)
             with self._console.progress("Queueing", manifest.items) as progress:
                 return await enqueuer.enqueue(
                     priority=self.request.priority, committed=committed, progress=progress
                 )
+
+    async def put_back(self, manifest: RunManifest, known: RunInfo, stored: bytes) -> Enqueued:
+        """Queue what a closed run lost on object storage."""
+        async with await connect(self._settings, name="load", writes=True) as client:
+            return await self._enqueuer(client, manifest).put_back(known, stored=stored)
+
+    def _enqueuer(self, client: redis.asyncio.Redis, manifest: RunManifest) -> Enqueuer:
+        assert self._store is not None
+        return Enqueuer(
+            client,
+            self._settings.limits(),
+            manifest,
+            warn=self._console.warn,
+            store=self._store.url,
+        )
 
     def _open_bucket(self, bucket: str) -> ObjectStore:
         return open_store(self._settings.model_copy(update={"store": f"s3://{bucket}"}))
@@ -262,12 +285,3 @@ class _Load:
     def _conflict(self, standing: RunManifest, kind: str, differences: list[str]) -> ConflictError:
         again = suggest_run_name(f"{self.run[:60]}-2")
         return conflict(standing, kind, differences, source=self.source or "DATASET", again=again)
-
-    def _elsewhere(self, known: RunInfo) -> ConflictError:
-        assert self._store is not None
-        return ConflictError(
-            f"Redis holds a run {self.run} with other rows.",
-            why=f"Its run.json is not in {self._store.url}: it was loaded into another store"
-            f" (fingerprint {known.fingerprint[:12]}...).",
-            fix=f"Name that store (GENQ_STORE), or another run: --run {self.run[:60]}-2",
-        )

@@ -3,6 +3,7 @@
 prompts.py    items waiting, leased, retried: what producers and consumers do
 results.py    results on their way: what the sink does
 run_state.py  runs as a whole: create, list, pause, close, count
+same_run.py   whether a run is the one that a command means
 scan.py       which items are anywhere, for repair
 workers.py    workers as RQ registers them
 failures.py   reasons of failures in RQ's format

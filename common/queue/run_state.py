@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from common.audit import RunCounts, check_counts
-from common.errors import ConflictError, QueueError, RunClosedError
+from common.errors import QueueError, RunClosedError
 from common.ids import Epoch, Item, RunName, WorkerName, item_of_job, new_epoch
 from common.keys import RQ_SUSPENDED, RUNS, RunKeys
 from common.queue import workers
 from common.queue.failures import FailureInfo, read_reasons
+from common.queue.same_run import refuse_other, settings_digest
 from common.queue.scan import open_bitmap
 from common.queue.scripts import ANY_EPOCH, Scripts, explain, run_is_over
 from common.records import RunInfo, Verdict
@@ -56,11 +57,13 @@ class Runs:
     def _scripts(self, run: RunName, epoch: str = ANY_EPOCH) -> Scripts:
         return Scripts(self._redis, run, epoch)
 
-    async def create(self, manifest: RunManifest, *, priority: int = 0) -> RunInfo:
-        """Make the run, under a new epoch; one of the same fingerprint is returned as it is.
+    async def create(self, manifest: RunManifest, *, priority: int = 0, store: str = "") -> RunInfo:
+        """Make the run, under a new epoch; the same run is returned as it is.
+
+        ``store`` is the URL of the object storage that holds it.
 
         Raises:
-            ConflictError: a run of this name has other rows or another number of items.
+            ConflictError: a run of this name has other rows or settings, or is in another store.
         """
         settings = manifest.settings
         facts = {
@@ -68,6 +71,8 @@ class Runs:
             "model": settings.model,
             "model_fingerprint": settings.model_fingerprint,
             "created_by": manifest.genq_version,
+            "settings": settings_digest(manifest),
+            "store": store,
         }
         answer = await self._scripts(manifest.run).call(
             "create",
@@ -78,13 +83,7 @@ class Runs:
             *(part for pair in facts.items() for part in pair),
         )
         info = _run_info(manifest.run, _texts(answer))
-        if (info.fingerprint, info.items) != (manifest.fingerprint, manifest.items):
-            raise ConflictError(
-                f"Run {manifest.run} exists with other rows.",
-                why=f"Redis holds {info.items} items of fingerprint {info.fingerprint[:12]};"
-                f" these are {manifest.items} of {manifest.fingerprint[:12]}.",
-                fix="Choose another name with --run.",
-            )
+        refuse_other(info, manifest, store)
         return info
 
     async def get(self, run: RunName) -> RunInfo | None:
@@ -164,9 +163,29 @@ class Runs:
         return bool(await self._scripts(run).call("close"))
 
     async def reopen(self, run: RunName) -> None:
-        """Open a closed run again; a cancelled one is to be loaded again."""
-        await self._move(run, "open", "closed")
-        await self._move(run, "loading", "cancelled")
+        """Open a closed run again; a cancelled one is to be loaded again.
+
+        A cancel that was killed is finished first: the items that it took out are known to be
+        missing only when all are out.
+        """
+        if await self._move(run, "open", "closed") == "cancelled":
+            while int(await self._scripts(run).call("cancel", CANCEL_ITEMS, "rest")):
+                pass
+            await self._move(run, "loading", "cancelled")
+
+    async def uncommit(self, run: RunName, epoch: Epoch, *, stored: bytes) -> int:
+        """Queue the committed items again that are not in ``stored``: a part was deleted.
+
+        ``stored`` is a bitmap of what object storage holds, read after the run was closed.
+        Opens the run. Returns how many items it were.
+        """
+        scripts = self._scripts(run, epoch)
+        known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
+        lost = [item for item in _set_bits(known) if not _bit(stored, item)]
+        given = 0
+        for start in range(0, len(lost), REQUEUE_ITEMS):
+            given += int(await scripts.call("uncommit", *lost[start : start + REQUEUE_ITEMS]))
+        return given
 
     async def requeue(
         self, run: RunName, *, verdict: Verdict | None = None, items: Sequence[Item] = ()
@@ -304,6 +323,8 @@ def _run_info(run: RunName, facts: Mapping[str, str]) -> RunInfo:
             model_fingerprint=facts["model_fingerprint"],
             created=int(facts["created"]) / 1000,
             hold_reason=facts.get("hold_reason", ""),
+            settings=facts.get("settings", ""),
+            store=facts.get("store", ""),
         )
     except (KeyError, ValueError) as error:
         raise QueueError(

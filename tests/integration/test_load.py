@@ -1,11 +1,9 @@
 """`gen-producer load` on a real Valkey and a real S3 server, as people type it."""
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
@@ -13,22 +11,17 @@ import redis.asyncio
 from common import codec
 from common.audit import check_counts
 from common.build import build
-from common.ids import WorkerName, new_nonce
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import read_manifest
-from common.queue.prompts import PromptQueue, QueueLimits
-from common.queue.run_state import Runs
-from common.records import Finished, Row, Verdict
+from common.records import Row
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.failpoints import points_of
+from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
 from tests.support.producers import Producer
 from tests.support.servers import eventually_sync
-
-RUN = "rows"
-LOAD = ("load", "--model", "m", "--run", RUN)
 
 
 @pytest.fixture
@@ -36,13 +29,6 @@ def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, 2500)
     return path
-
-
-def write(path, count, change=None):
-    lines = [{"prompt": f"prompt {n}", "id": f"id-{n}"} for n in range(count)]
-    if change is not None:
-        lines[change]["prompt"] += " and more"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture
@@ -56,36 +42,6 @@ def load(producer):
         return json.loads(producer(*LOAD, "--json", *words, **options).out)
 
     return run
-
-
-@asynccontextmanager
-async def queue(redis_url):
-    """The run as a consumer and a sink see it."""
-    async with redis.asyncio.Redis.from_url(redis_url, protocol=2) as client:
-        runs = Runs(client, QueueLimits())
-        info = await runs.get(RUN)
-        yield runs, info, PromptQueue(client, RUN, info.epoch, QueueLimits()) if info else None
-
-
-def counts(redis_url):
-    async def ask():
-        async with queue(redis_url) as (runs, _, _queue):
-            return await runs.sample(RUN)
-
-    return asyncio.run(ask())
-
-
-def assert_whole(redis_url, items=2500):
-    found = counts(redis_url)
-    assert check_counts(found) == []
-    assert (found.state, found.loaded, found.queued + found.committed) == ("open", items, items)
-
-
-def queued_ids(redis_url):
-    with redis.Redis.from_url(redis_url) as client:
-        return sorted(
-            int(job.rpartition(b"-")[2]) for job in client.lrange(f"rq:queue:{RUN}", 0, -1)
-        )
 
 
 def test_a_data_set_is_loaded_whole(load, rows, redis_url, store):
@@ -236,24 +192,6 @@ def test_a_dry_run_stores_nothing(load, producer, rows, store, redis_url):
     load(rows)
     write(rows, 10)
     producer(*LOAD, rows, "--dry-run", code=7)
-
-
-def work(redis_url, n):
-    """Lease and complete ``n`` items, without a sink; return the items."""
-
-    async def go():
-        async with queue(redis_url) as (_, _, items):
-            worker = WorkerName("w")
-            leased = await items.lease(worker, n, request=new_nonce())
-            for start in range(0, n, 32):
-                batch = [
-                    Finished(one.item, one.token, Verdict.OK, b"x", 1, 1)
-                    for one in leased[start : start + 32]
-                ]
-                await items.complete(worker, batch, request=new_nonce())
-            return [one.item for one in leased]
-
-    return asyncio.run(go())
 
 
 def test_ids_lost_to_rq_empty_are_queued_again(load, rows, redis_url):

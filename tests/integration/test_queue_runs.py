@@ -9,6 +9,7 @@ from common.ids import Epoch, Item, new_nonce
 from common.keys import RunKeys
 from common.queue.prompts import Outcome, PromptQueue
 from common.queue.results import ResultStream
+from common.queue.scripts import Scripts
 from common.records import StreamEntry
 from tests.support.queues import (
     ONE,
@@ -129,6 +130,61 @@ async def test_the_reasons_of_many_dead_letters_are_read_in_few_round_trips(benc
     assert {(one.verdict, one.text) for one in failures} == {("empty", "why")}
     assert reads < 30
     assert len(await bench.runs.dead_items(RUN)) == 400
+
+
+async def test_a_cancel_that_was_killed_is_finished_by_the_next_load(bench):
+    info = await bench.load(2500)
+    scripts = Scripts(bench.client, RUN, info.epoch)
+    assert await scripts.call("cancel", 700) > 0  # one step; then the command was killed
+    assert (await bench.counts()).state == "cancelled"
+    await bench.runs.reopen(RUN)
+    assert (await bench.counts()).loaded == 0
+    assert [await bench.queue.enqueue(chunk) for chunk in range(3)] == [1000, 1000, 500]
+    assert await scripts.call("cancel", 700, "rest") == 0  # another load was about to do the same
+    await bench.runs.open(RUN)
+    counts = await bench.counts()
+    assert (counts.state, counts.loaded, counts.queued) == ("open", 2500, 2500)
+
+
+async def test_dead_letters_stay_counted_when_a_cancelled_run_is_loaded_with_what_is_stored(bench):
+    info = await bench.load(30)
+    held = await bench.lease(6)
+    await bench.fail(held[:2], final=True)
+    await bench.complete(held[2:4])
+    assert await bench.commit_all() == 2
+    await bench.runs.cancel(RUN)
+    await bench.runs.reopen(RUN)
+    dead, lost, stored = held[0].item, held[4].item, [one.item for one in held[2:4]]
+    bits = bytearray(4)  # storage holds more than Redis knows: one of them dead, one dropped
+    for item in [*stored, dead, lost]:
+        bits[item // 8] |= 0x80 >> item % 8
+    for _ in range(2):
+        await bench.runs.restore(RUN, info.epoch, committed=bytes(bits))
+        counts = await bench.counts()
+        assert (counts.loaded, counts.committed, counts.dead) == (5, 4, 1)
+    assert await bench.queue.enqueue(0) == 25
+    await bench.runs.open(RUN)
+    counts = await bench.counts()
+    assert (counts.state, counts.loaded, counts.queued) == ("open", 30, 25)
+
+
+async def test_committed_items_that_storage_lost_are_queued_again(bench):
+    info = await bench.load(20)
+    held = await bench.lease(20)
+    await bench.fail(held[:1], final=True)
+    await bench.complete(held[1:])
+    assert await bench.commit_all() == 19
+    assert await bench.runs.close(RUN)
+    stored = bytes([0xFF, 0xFF, 0x00])
+    assert await bench.runs.uncommit(RUN, info.epoch, stored=bytes([0xFF] * 3)) == 0
+    assert (await bench.counts()).state == "closed"
+    assert await bench.runs.uncommit(RUN, info.epoch, stored=stored) == 4
+    assert await bench.runs.uncommit(RUN, info.epoch, stored=stored) == 0
+    counts = await bench.counts()
+    assert (counts.state, counts.queued, counts.committed, counts.dead) == ("open", 4, 15, 1)
+    await bench.complete(await bench.lease(20))
+    assert await bench.commit_all() == 4
+    assert await bench.runs.close(RUN)
 
 
 async def test_open_items_sees_every_place(bench):

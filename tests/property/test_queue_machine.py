@@ -34,7 +34,7 @@ from common.queue.job import STOCK_LEASE_MS
 from common.queue.prompts import FailOutcome, Outcome, PromptQueue, QueueLimits
 from common.queue.results import ResultStream
 from common.queue.run_state import Runs
-from common.queue.scripts import call_sync
+from common.queue.scripts import Scripts, call_sync
 from common.records import Failure, Finished, Verdict
 from tests.support.queues import RUN, async_client, let_time_pass, manifest, places
 
@@ -240,6 +240,19 @@ class QueueMachine(RuleBasedStateMachine):
         missing = [k for k in range(ITEMS) if not known[k // 8] & (0x80 >> k % 8)]
         self.do(self.queue.enqueue_missing(missing))
         assert self.do(self.queue.enqueue_missing(range(ITEMS))) == 0
+
+    @rule(steps=st.integers(0, 2))
+    def cancel_and_load_again(self, steps):
+        # Killed after some steps; the load that follows finishes it.
+        scripts = Scripts(self.client, RUN, self.info.epoch)
+        for _ in range(steps):
+            self.do(scripts.call("cancel", 300))
+        if not steps:
+            self.do(self.runs.cancel(RUN))
+        self.do(self.runs.reopen(RUN))
+        stored = self.sync.get(self.keys.committed) or b""
+        self.do(self.runs.restore(RUN, self.info.epoch, committed=stored))
+        self.do(self.queue.enqueue(0))
 
     # What a stock RQ worker does, step by step; it may die after each
 

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Takes what is open out of a run: queue, leases, retries; results and dead letters stay.
 -- KEYS  of the run
--- ARGV  3 limit
+-- ARGV  3 limit; 4 rest: only end a cancel that has begun
 -- Returns  how much may be left: 0 when all is gone
 -- Idempotent  by nature
 local limit, gone = tonumber(ARGV[3]), 0
 if state == 'closed' then return redis.error_reply('GENQ_CLOSED ' .. state) end
+if ARGV[4] == 'rest' and state ~= 'cancelled' then return 0 end
 call('HSET', meta, 'state', 'cancelled')
 
 local function drop(id)

@@ -33,5 +33,11 @@ for i = 4, #ARGV do
     pushed = pushed + 1
   end
 end
+-- With every chunk loaded, all items are due: those that an unfinished cancel took out were counted
+-- as not loaded.
+local short = total - tonumber(call('HGET', counts, 'loaded') or 0)
+if short > 0 and call('BITCOUNT', chunks) == math.ceil(total / CHUNK) then
+  call('HINCRBY', counts, 'loaded', math.min(pushed, short))
+end
 call('SADD', queues, queue)
 return { pushed, looked }

@@ -6,7 +6,10 @@
 -- Idempotent  by the bits
 if #ARGV[3] > math.ceil(total / 8) then return redis.error_reply('GENQ_BAD no such item') end
 if over then return redis.error_reply('GENQ_CLOSED ' .. state) end
-if call('BITCOUNT', chunks) > 0 or call('BITCOUNT', done) ~= call('BITCOUNT', committed) then
+local held = call('BITCOUNT', committed)
+local loaded = tonumber(call('HGET', counts, 'loaded') or 0)
+-- After a cancel, dead letters and results in the stream stay loaded.
+if call('BITCOUNT', chunks) > 0 or call('BITCOUNT', done) ~= held or loaded ~= held then
   return -1
 end
 call('SET', scratch, ARGV[3])
