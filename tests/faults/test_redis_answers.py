@@ -131,6 +131,13 @@ async def requeue(bench):
     return lambda: bench.runs.requeue(RUN)
 
 
+async def uncommit(bench):
+    info = await bench.load(items=3)
+    await bench.complete(await bench.lease(3))
+    await bench.commit_all()
+    return lambda: bench.runs.uncommit(RUN, info.epoch, stored=b"\x80")
+
+
 async def close(bench):
     await bench.load(items=3)
     await bench.complete(await bench.lease(3))
@@ -159,6 +166,7 @@ CASES = {
     for case in (
         *(create, enqueue, enqueue_missing, restore, lease, extend, complete, release, fail),
         *(reap, sweep, adopt, commit, reject, requeue, close, cancel, state, sample),
+        uncommit,
     )
 }
 ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
