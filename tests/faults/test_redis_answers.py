@@ -21,7 +21,7 @@ from tests.support.queues import ONE, RUN, QueueBench, let_time_pass, manifest, 
 
 pytestmark = pytest.mark.row("C9")
 KEYS = RunKeys(RUN)
-UNSTEADY = {"epoch", "at", "oldest_wait", "since_lease", "since_result", "since_commit"}
+UNSTEADY = {"closing", "epoch", "at", "oldest_wait", "since_lease", "since_result", "since_commit"}
 
 
 def pairs(leased):
