@@ -21,6 +21,7 @@ START_SHARE = 1 / 16  # of its limit, where that is more: the token pool is then
 OVERSHOOT = 0.25  # of the engine's running limit: a queue inside it, so that it never starves
 WAITING_SHARE = 0.35  # more of its limit than this waiting is only latency
 FULL_USAGE = 0.92  # of the token pool: grow no further
+LEAST_USAGE = 1e-6  # of the token pool: less is as good as none
 TIGHT_USAGE = 0.98  # give way
 SATURATED = 0.9  # of the window in use, or there is no reason to grow
 STUCK_SAMPLES = 3
@@ -87,7 +88,7 @@ class Window:
     def _grow(self, load: EngineLoad) -> None:
         step = self.size if self._ramping else max(1, self.size // 20)
         if load.token_usage > 0:
-            holds = load.running * FULL_USAGE / load.token_usage
+            holds = load.running * FULL_USAGE / max(load.token_usage, LEAST_USAGE)
             step = min(step, max(1, int(holds) - self.size))
         self.size = min(self.ceiling, self.size + step)
         if self.size == self.ceiling:

@@ -104,6 +104,7 @@ async def test_what_was_finished_in_a_partition_counts_though_another_has_the_it
     assert (await fake_state(rig.engine))["requests"] == 4
 
 
+@pytest.mark.faults
 @pytest.mark.row("C8")
 async def test_half_a_second_to_redis_and_back_costs_no_lease(rig, proxy):
     await rig.load(12, sampling=LONG)
