@@ -89,6 +89,7 @@ async def test_a_zombie_that_comes_too_late_is_counted_as_waste(world, engine):
     await one_result_each(world)
 
 
+@pytest.mark.faults
 @pytest.mark.row("A2")
 async def test_a_zombie_that_comes_first_after_all_wins_and_the_other_stops(world, engine, endless):
     await world.load(ITEMS, sampling=LONG)

@@ -40,6 +40,7 @@ async def engine(world):
         yield spec
 
 
+@pytest.mark.faults
 @pytest.mark.row("A6")
 async def test_a_consumer_out_of_file_descriptors_says_so_and_recovers(world, engine):
     await world.load(200, sampling=Sampling(max_tokens=60))
