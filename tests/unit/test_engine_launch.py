@@ -17,7 +17,7 @@ from consumer.engine.sglang_flags import flags_for
 
 def spec(**fields) -> EngineSpec:
     values = {"model": "m", "gpu": None, "url": None, "port": 31000, "api_key": "the-secret"}
-    return EngineSpec(**{**values, "state_dir": Path("/tmp/none"), **fields})
+    return EngineSpec(**{**values, "state_dir": Path("none"), **fields})
 
 
 def test_the_key_is_in_the_environment_and_never_in_the_command_line():
