@@ -103,7 +103,7 @@ class Fetcher:
         return list(leased)
 
     async def _rows(self, run: ActiveRun, leased: list[Leased]) -> list[Work]:
-        held = [Held(run.info, lease, run.queue) for lease in leased]
+        held = [Held(run.info, lease, run.queue) for lease in self._news(run, leased)]
         for lease in held:
             self._keeper.hold(lease)
         works: list[Work] = []
@@ -116,6 +116,17 @@ class Fetcher:
             except (ValueError, IndexError) as error:
                 self._outbox.fail(lease, _bad_row(lease, error))
         return [work for work in works if not work.held.lost]
+
+    def _news(self, run: ActiveRun, leased: list[Leased]) -> list[Leased]:
+        """Leave out the deliveries of items that we are answering already."""
+        news: list[Leased] = []
+        for lease in leased:
+            mine = self._keeper.find(run.info.run, lease.item)
+            if mine is None or not mine.adopt(lease, run.queue):
+                news.append(lease)
+        if len(news) < len(leased):
+            log.info("own items leased again", run=run.info.run, items=len(leased) - len(news))
+        return news
 
     async def _work(self, run: ActiveRun, held: Held) -> Work:
         manifest: RunManifest = run.manifest

@@ -19,7 +19,7 @@ from common.errors import EpochError, QueueError, RunClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.ids import Item, RunName, WorkerName
+    from common.ids import Item, RunName, Token, WorkerName
     from common.queue.prompts import PromptQueue
     from common.records import Leased, RunInfo
 
@@ -40,12 +40,24 @@ class Held:
     on_lost: Callable[[], None] | None = None
     lost: bool = False
     handed: bool = False  # its outcome is in the outbox
+    answered: bool = False  # and that outcome is a result, which any token may deliver
     orphaned: bool = False  # the run left this Redis: renewed no more, the result still offered
 
     @property
     def run(self) -> RunName:
         """The run that the item is of."""
         return self.info.run
+
+    def adopt(self, leased: Leased, queue: PromptQueue) -> bool:
+        """Go on under a newer delivery of the same item to us; False if it must be worked on anew.
+
+        After an outage our own expired items may come back by a lease call before they are renewed.
+        What is being generated, or was and is not yet delivered, needs no second try.
+        """
+        if self.lost or self.queue is not queue or (self.handed and not self.answered):
+            return False
+        self.leased = leased
+        return True
 
 
 @dataclass(slots=True)
@@ -90,10 +102,10 @@ class Keeper:
         """Renew all leases once, one call a queue."""
         failing = False
         for queue, held in self._by_queue():
+            tokens = [h.leased.token for h in held]
             try:
-                lost = await queue.extend(
-                    self.worker, [(h.leased.item, h.leased.token) for h in held]
-                )
+                items = [h.leased.item for h in held]
+                lost = await queue.extend(self.worker, list(zip(items, tokens, strict=True)))
             except EpochError as error:
                 for lease in held:
                     lease.orphaned = True
@@ -107,9 +119,7 @@ class Keeper:
                 if not self._failing:
                     log.warning("leases not renewed, trying again", why=str(error))
             else:
-                gone = set(lost)
-                # What was handed over meanwhile is gone because the queue took it.
-                self._lose([h for h in held if h.leased.item in gone and not h.handed])
+                self._lose(_still_lost(held, tokens, set(lost)))
         if self._failing and not failing:
             log.info("leases are renewed again")
         self._failing = failing
@@ -144,3 +154,12 @@ class Keeper:
                 lease.on_lost()
         if news:
             log.info("leases lost", run=news[0].run, items=len(news))
+
+
+def _still_lost(held: list[Held], tokens: list[Token], gone: set[Item]) -> list[Held]:
+    """Leave out what changed while the call ran: handed over, or under a newer delivery to us."""
+    return [
+        h
+        for h, token in zip(held, tokens, strict=True)
+        if h.leased.item in gone and not h.handed and h.leased.token == token
+    ]

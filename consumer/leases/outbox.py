@@ -96,6 +96,7 @@ class Outbox:
     def finish(self, held: Held, finished: Finished) -> None:
         """Hand over a result."""
         self._bytes += len(finished.payload)
+        held.answered = True
         self._add(held, finished)
 
     def fail(self, held: Held, failure: Failure) -> None:

@@ -11,8 +11,9 @@ import redis.asyncio
 from common.codec import compress, dumps
 from common.errors import QueueError
 from common.ids import RunName, Token, WorkerName, new_nonce
+from common.keys import RunKeys
 from common.objectstore import RunPaths
-from common.queue.prompts import QueueLimits
+from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, RunSettings, Verdict
 from consumer.engine.api import EngineFacts
@@ -162,6 +163,65 @@ async def test_a_lost_lease_is_noticed_and_its_holder_told(client, store) -> Non
     await leases.keeper.renew()
     assert told == ["first"]
     assert leases.keeper.all() == [second.held]
+
+
+async def expire_all(client, run: str) -> None:
+    """End the leases of a run now, and reap: what an outage longer than a lease does."""
+    info = await Runs(client, QueueLimits()).get(RunName(run))
+    short = PromptQueue(client, info.run, info.epoch, QueueLimits(lease_seconds=0.001))
+    held = {int(n): held.split()[0] for n, held in (await holders(client, run)).items()}
+    assert not await short.extend(WORKER, [(n, token.decode()) for n, token in held.items()])
+    reaped = 0
+    while reaped < len(held):
+        reaped += (await short.reap()).expired
+
+
+async def holders(client, run: str) -> dict[bytes, bytes]:
+    return await client.hgetall(RunKeys(RunName(run)).holder)
+
+
+@pytest.mark.row("C7")
+async def test_own_items_that_come_back_by_a_lease_are_not_begun_again(client, store) -> None:
+    """After an outage the lease call may be quicker than the renewal."""
+    await enqueue_run(client, store_rows(store, "one", rows_of("a", "b", "c"), TINY))
+    leases = Leases(client, store)
+    works = await leases.fetch(3)
+    lost: list[int] = []
+    for work in works:
+        work.held.on_lost = lambda n=work.leased.item: lost.append(n)
+    leases.outbox.finish(works[2].held, finished(works[2]))  # not delivered yet
+    await expire_all(client, "one")
+    old = [work.leased.token for work in works]
+    assert await leases.fetch(3) == []
+    assert [work.leased.token for work in works] != old
+    await leases.keeper.renew()
+    assert lost == []
+    for work in works[:2]:
+        leases.outbox.finish(work.held, finished(work))
+    async with delivering(leases.outbox):
+        await leases.outbox.drained()
+    seen = await counts(client, "one")
+    assert (seen.generated, seen.leased, seen.queued, seen.wasted_tokens) == (3, 0, 0, 0)
+    assert len(leases.keeper) == 0
+
+
+async def test_a_renewal_that_crossed_a_lease_call_loses_nothing(client, store) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of("a"), TINY))
+    leases = Leases(client, store)
+    (work,) = await leases.fetch(1)
+    lost: list[bool] = []
+    work.held.on_lost = lambda: lost.append(True)
+    await expire_all(client, "one")
+    extend = work.held.queue.extend
+
+    async def late(worker, pairs):
+        assert await leases.fetch(1) == []  # taken while the renewal is on its way
+        return await extend(worker, pairs)
+
+    work.held.queue.extend = late
+    await leases.keeper.renew()
+    assert not lost
+    assert (await counts(client, "one")).leased == 1
 
 
 async def test_results_outlive_the_loss_of_redis_and_are_offered_under_the_new_epoch(
