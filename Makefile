@@ -7,9 +7,10 @@ PYTEST := $(BIN)/python -m pytest
 LOCKS := $(wildcard requirements/*.txt) pyproject.toml deploy/setup.sh
 PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_OPTIONS)
+FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs unit test-slow bench-queue bench-load bench-consumer docs lock clean
+.PHONY: help setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +51,10 @@ unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
 
 faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
-	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" $(PYTEST_OPTIONS)
+	@mkdir -p .pytest_cache && rm -f $(FAULT_RESULTS)
+	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" -p tests.faults.results \
+		--fault-results $(FAULT_RESULTS) $(PYTEST_OPTIONS); failed=$$?; \
+	$(BIN)/python -m tests.faults.results $(FAULT_RESULTS) docs/records/faults.md; exit $$failed
 
 chaos: $(VENV)/.test ## The whole pipeline under random faults (SEED=1 ITEMS=5000)
 	$(BIN)/python -m tests.faults.chaos --seed $(or $(SEED),1) --items $(or $(ITEMS),5000)
