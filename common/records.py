@@ -120,6 +120,9 @@ class RunSettings:
     )
     request_seconds: float = 3600.0  # longest a request may take
     stall_seconds: float = 300.0  # longest an engine may give no new token
+    retry_max_tokens: int | None = None  # the limit of tries after the first; None: as the first
+    keep_answers: bool = False  # nothing is generated: the rows' own answers are tokenized
+    reproducible: bool = False  # only engines that give equal tokens for equal seeds may serve it
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +158,38 @@ class RunManifest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the engine reports them."""
+    """Token counts of one turn: the engine's, and how many of its output ids are the thought's."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
-    reasoning_tokens: int = 0
+    reasoning_tokens: int = 0  # of the output, the marks around the thought included
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answered turn of a conversation: exactly what the model saw and said then."""
+
+    content: str
+    reasoning_content: str | None
+    input_ids: list[int]
+    output_ids: list[int]
+    finish_reason: str  # stop | length
+    verdict: str
+    usage: Usage
+    seed: int
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One stored completion: exactly what the model saw and said."""
+    """One stored completion: exactly what the model saw and said.
+
+    Of a row with several user turns these fields are the last turn's, and ``turns`` holds the
+    earlier ones. Each turn is an example of its own, since the model never saw an earlier thought
+    again: learn ``output_ids`` after ``input_ids``, which are masked (:attr:`examples`).
+    ``verdict`` is that of the last turn, or else of the last earlier one that is not ``ok``.
+    """
 
     k: Item
     row: int
@@ -189,6 +213,13 @@ class Completion:
     seconds: float  # from the request's start to its end
     metadata: dict[str, Any] = field(default_factory=dict)
     version: int = RESULT_VERSION
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def examples(self) -> list[tuple[list[int], list[int]]]:
+        """What a trainer learns from: (ids to mask, ids to learn) of every turn, in order."""
+        earlier = [(turn.input_ids, turn.output_ids) for turn in self.turns]
+        return [*earlier, (self.input_ids, self.output_ids)]
 
 
 @dataclass(frozen=True, slots=True)

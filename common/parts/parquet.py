@@ -54,6 +54,7 @@ _COLUMNS: dict[str, Any] = {
     "seconds": pa.float64(),
     "metadata": pa.string(),
     "version": pa.int32(),
+    "turns": pa.string(),
     "genq_version": pa.string(),
 }
 SCHEMA = pa.schema(

@@ -8,11 +8,17 @@
                        ``content`` then holds the text of it
     content            string   the answer
     reasoning_content  string?  what the model thought before it; likewise
-    input_ids          list of int32, exactly what the model saw
-    output_ids         list of int32, exactly what the model said
+    input_ids          list of int32, exactly what the model saw (before its last turn)
+    output_ids         list of int32, exactly what the model said (in its last turn)
+    turns              string   JSON of the turns before the last one that were generated, in order;
+                       "[]" for most rows. Each has content, reasoning_content, input_ids,
+                       output_ids, finish_reason, verdict, usage, seed and attempt, as above. A
+                       trainer takes each as an example of its own (output_ids are learned,
+                       input_ids are not): a later prompt holds no earlier thought
     finish_reason      string   stop | length
     verdict            string   ok, or the class of the fault that the run keeps
-    usage              {prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens}, int64
+    usage              {prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens}, int64,
+                       of the last turn; the thought's tokens are among the completion's
     seed               int64
     sampling           string   JSON of the sampling settings
     model, engine      string
@@ -24,8 +30,9 @@
     version            int32    of this schema
     genq_version       string
 
-A list of plain structs opens in DuckDB, pandas and ``datasets`` as it is; rows of free-form
-messages would not, since one with tool calls has another type than its neighbour.
+``content`` and ``messages`` hold no thought of ours. A list of plain structs opens in DuckDB,
+pandas and ``datasets`` as it is; rows of free-form messages would not, since one with tool calls
+has another type than its neighbour, and ``turns``, empty in most parts, would have none.
 """
 
 from __future__ import annotations
@@ -61,6 +68,7 @@ def to_record(completion: Completion) -> dict[str, Any]:
         record["usage"] = {name: getattr(usage, name) for name in usage.__dataclass_fields__}
         record["sampling"] = codec.dumps(completion.sampling).decode()
         record["metadata"] = codec.dumps(completion.metadata).decode()
+        record["turns"] = codec.dumps(completion.turns).decode()
     except TypeError as error:
         raise ValueError(f"item {completion.k}: {error}") from error
     record["genq_version"] = _version()
@@ -81,6 +89,7 @@ def from_record(record: dict[str, Any]) -> Completion:
         raw["messages"] = [_unpack(message) for message in record["messages"]]
         raw["metadata"] = codec.loads(record["metadata"])
         raw["sampling"] = codec.loads(record["sampling"])
+        raw["turns"] = codec.loads(record.get("turns") or "[]")  # older parts have no such column
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a completion: {error!r}") from error
     return build(Completion, raw)

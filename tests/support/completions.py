@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from common import codec
 from common.ids import Item
-from common.records import Completion, Sampling, Usage
+from common.records import Completion, Sampling, Turn, Usage
 
 
 def completion(
@@ -92,4 +92,20 @@ def completions(draw: st.DrawFn) -> Completion:
         ),
         seconds=draw(st.floats(0, 1e6)),
         metadata=draw(st.dictionaries(_text(), _json(), max_size=3)),
+        turns=draw(st.lists(_turns(), max_size=2)),
+    )
+
+
+def _turns() -> st.SearchStrategy[Turn]:
+    ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+    return st.builds(
+        Turn,
+        content=_text(),
+        reasoning_content=st.none() | _text(),
+        input_ids=ids,
+        output_ids=ids,
+        finish_reason=_text(),
+        verdict=_text(),
+        usage=st.just(Usage(3, 2, 1, 1)),
+        seed=st.integers(0, 2**31 - 1),
     )
