@@ -6,7 +6,7 @@ part carries the token of its writer in its body, so no two writers ever make eq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from common.errors import UsageError
 
@@ -20,8 +20,18 @@ SUFFIXES = ("parquet", "jsonl.zst")
 WRITER = "genq-writer"  # the token's name in the object's metadata and in the body
 
 
+class PartColumns(Protocol):
+    """A part that is open, to be read by columns."""
+
+    def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield these columns of each completion, in order, as the schema has them.
+
+        Raises ValueError if the part is damaged.
+        """
+
+
 class PartCodec(Protocol):
-    """One format. All calls are pure; none of them does I/O."""
+    """One format. All calls are pure; none of them does I/O but `open`, on what it is given."""
 
     suffix: str
     content_type: str
@@ -37,6 +47,12 @@ class PartCodec(Protocol):
 
     def token_of(self, data: bytes) -> str:
         """Return the writer's token. Raises ValueError if the part is damaged."""
+
+    def open(self, source: BinaryIO) -> PartColumns:
+        """Open a part to read single columns of it; Parquet reads no more than those need.
+
+        Raises ValueError if it is damaged, and whatever ``source`` raises.
+        """
 
 
 def codec_for(suffix: str) -> PartCodec:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from common import codec
 from common.ids import Item
@@ -62,6 +62,26 @@ class JsonlCodec:
     def token_of(self, data: bytes) -> str:
         """Return the writer's token; raises ValueError if the part is damaged."""
         return str(_seal(data)["writer"])
+
+    def open(self, source: BinaryIO) -> JsonlColumns:
+        """Open a part, which is read whole; raises ValueError if it is damaged."""
+        return JsonlColumns(_lines(source.read()))
+
+
+class JsonlColumns:
+    """See :class:`common.parts.PartColumns`."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+
+    def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield these columns of each completion; raises ValueError if one is missing."""
+        for line in self._lines:
+            record = _with_nulls(codec.loads(line))
+            try:
+                yield {name: record[name] for name in names}
+            except KeyError as error:
+                raise ValueError(f"a line has no {error}") from error
 
 
 def _without_nulls(record: dict[str, Any]) -> dict[str, Any]:

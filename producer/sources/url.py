@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
 from common.errors import InputError
+from common.ranges import Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,32 +140,4 @@ def _open_object(store: ObjectStore, key: str) -> BinaryIO:
     found = store.stat(key)
     if found is None:
         raise InputError(f"{store.url}/{key} is not there.")
-    return io.BufferedReader(_Ranges(store, key, found.size, found.etag), _RANGE_BYTES)
-
-
-class _Ranges(io.RawIOBase):
-    """An object read by ranges, each of which insists on the version that was opened."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int, etag: str) -> None:
-        self._store, self._key, self._size, self._etag = store, key, size, etag
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        size = min(len(buffer), self._size - self._at)
-        if size <= 0:
-            return 0
-        data = self._store.read_range(self._key, self._at, size, etag=self._etag)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+    return io.BufferedReader(Ranges(store, found), _RANGE_BYTES)
