@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -88,7 +87,7 @@ class Recorder:
         self._commit = _commit()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = re.sub(r"@\w+$", "", report.nodeid)  # without the group of xdist
+        name = report.nodeid
         rows = [value for key, value in report.user_properties if key == "row"]
         one = self._open.setdefault(name, Outcome(name, rows, commit=self._commit))
         one.seconds = round(one.seconds + report.duration, 2)

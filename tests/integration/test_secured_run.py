@@ -24,8 +24,9 @@ from tests.support.secured_run import (
 )
 
 SERVICES = [user for user in USERS if user != "admin"]
-# One run is looked at by all tests here: they share a process, and the first pays for all of it.
-pytestmark = [pytest.mark.xdist_group("secured"), pytest.mark.timeout(300)]
+# One run is looked at by all tests here, in one process (TOGETHER in tests/conftest.py): the first
+# pays for all of it.
+pytestmark = pytest.mark.timeout(300)
 PICKLE = re.compile(rb"\x80[\x02-\x05].*\.", re.DOTALL)
 
 
