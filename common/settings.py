@@ -17,6 +17,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from common.errors import UsageError
+from common.secret_files import SUFFIX, read_secret
 
 if TYPE_CHECKING:
     from common.queue.prompts import QueueLimits
@@ -112,7 +113,14 @@ class Settings(BaseSettings):
     engine_key: SecretStr | None = Field(None, description="API key of the server of --url.")
     start_seconds: float = Field(1800.0, gt=0, description="Longest start of an engine.")
     honesty: bool = Field(default=True, description="Check each engine's answers before it works.")
-    metrics_port: int | None = Field(None, description="Prometheus endpoint on loopback.")
+
+    # What Prometheus reads
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="Prometheus endpoint of consumer, sink and exporter."
+    )
+    metrics_host: str = Field(
+        "127.0.0.1", description="Where it listens; wider than loopback is warned about: no login."
+    )
 
     # The sink
     sink_rows: int = Field(500, ge=1, description="A part is sealed at so many completions,")
@@ -163,7 +171,12 @@ class _TomlSource(PydanticBaseSettingsSource):
         return None, "", False
 
     def __call__(self) -> dict[str, Any]:
-        return config_file_values()
+        # What a variable sets is left out: a setting with several names would be there twice.
+        return {
+            name: value
+            for name, value in config_file_values().items()
+            if not (name in Settings.model_fields and set(names_of(name)) & os.environ.keys())
+        }
 
 
 def config_file() -> Path | None:
@@ -206,7 +219,7 @@ def load_settings(**flags: object) -> Settings:
     _refuse_unknown_variables()
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = Settings(**given)  # type: ignore[arg-type]  # pydantic validates them
+        settings = Settings(**{**_secrets_in_files(), **given})  # type: ignore[arg-type]  # pydantic validates them
     except ValidationError as error:
         raise _usage_error(error, given) from error
     if settings.renew_seconds > settings.lease_seconds / 3:
@@ -227,10 +240,24 @@ def names_of(field: str) -> tuple[str, ...]:
     return (f"GENQ_{field.upper()}",)
 
 
+def is_secret(field: str) -> bool:
+    """Return whether a setting is a secret, which may also stand in a file."""
+    annotation = Settings.model_fields[field].annotation
+    return SecretStr in (get_args(annotation) or (annotation,))
+
+
+def secret_file_variables() -> frozenset[str]:
+    """Return the names that lead to files with secrets."""
+    secrets = (field for field in Settings.model_fields if is_secret(field))
+    return frozenset(name + SUFFIX for field in secrets for name in names_of(field))
+
+
 def origin_of(field: str, flags: dict[str, Any]) -> str:
     """Return where the value of ``field`` comes from: a flag, a variable, the file or default."""
     if flags.get(field) is not None:
         return f"--{field.replace('_', '-')}"
+    if is_secret(field) and (told := read_secret(names_of(field))):
+        return told[1]
     for variable in names_of(field):
         if variable in os.environ:
             return variable
@@ -262,8 +289,15 @@ def kind_of(field: str) -> str:
     return "a number" if float in kinds else "a text"
 
 
+def _secrets_in_files() -> dict[str, str]:
+    secrets = (field for field in Settings.model_fields if is_secret(field))
+    found = ((field, read_secret(names_of(field))) for field in secrets)
+    return {field: told[0] for field, told in found if told}
+
+
 def _refuse_unknown_variables() -> None:
-    known = {name for field in Settings.model_fields for name in names_of(field)} | OTHER_VARIABLES
+    settings = {name for field in Settings.model_fields for name in names_of(field)}
+    known = settings | secret_file_variables() | OTHER_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("GENQ_") and not (name in known or name.startswith(TEST_VARIABLES)):
             raise UsageError(

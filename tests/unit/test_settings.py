@@ -53,6 +53,13 @@ def test_ours_goes_before_theirs(monkeypatch):
         assert load_settings().redis_url.get_secret_value() == f"redis://{name.lower()}"
 
 
+@pytest.mark.parametrize("name", names_of("redis_url"))
+def test_a_variable_of_any_name_goes_before_the_file(monkeypatch, tmp_path, name):
+    (tmp_path / "genq.toml").write_text('redis_url = "redis://from-the-file"\n')
+    monkeypatch.setenv(name, "redis://from-the-variable")
+    assert load_settings().redis_url.get_secret_value() == "redis://from-the-variable"
+
+
 def test_a_bad_value_names_itself_and_its_place(monkeypatch):
     monkeypatch.setenv("GENQ_SINK_ROWS", "many")
     with pytest.raises(UsageError) as caught:
