@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deploy.embedded import RedisServer, S3Server
+
+
+def pytest_configure() -> None:
+    """Undo what a shell does to a job in its background: Ctrl-C would be ignored by all children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from common.records import Failure, Verdict
 from consumer.leases.keeper import Held
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from common.ids import RunName, WorkerName
     from common.records import Leased, Row, RunManifest
     from consumer.leases.catalogue import ActiveRun, Catalogue
@@ -89,21 +91,26 @@ class Fetcher:
     async def _lease(self, run: ActiveRun, n: int) -> list[Leased]:
         key = (run.info.run, run.info.epoch)
         request, count = self._unanswered.get(key, (new_nonce(), min(n, MOST_AT_ONCE)))
+        self._keeper.unanswered.add(run.info.run)
         try:
             leased = await run.queue.lease(self._worker, count, request=request)
         except (EpochError, RunClosedError) as error:
-            self._unanswered.pop(key, None)
+            self._answered(key)
             self._catalogue.active = [a for a in self._catalogue.active if a is not run]
             log.info("run takes no more leases", run=run.info.run, why=error.what)
             return []
         except QueueError:
             self._unanswered[key] = (request, count)
             raise
+        self._answered(key)
+        return self._news(run, leased)
+
+    def _answered(self, key: tuple[RunName, str]) -> None:
         self._unanswered.pop(key, None)
-        return list(leased)
+        self._keeper.unanswered.discard(key[0])
 
     async def _rows(self, run: ActiveRun, leased: list[Leased]) -> list[Work]:
-        held = [Held(run.info, lease, run.queue) for lease in self._news(run, leased)]
+        held = [Held(run.info, lease, run.queue) for lease in leased]
         for lease in held:
             self._keeper.hold(lease)
         works: list[Work] = []
@@ -117,7 +124,7 @@ class Fetcher:
                 self._outbox.fail(lease, _bad_row(lease, error))
         return [work for work in works if not work.held.lost]
 
-    def _news(self, run: ActiveRun, leased: list[Leased]) -> list[Leased]:
+    def _news(self, run: ActiveRun, leased: Sequence[Leased]) -> list[Leased]:
         """Leave out the deliveries of items that we are answering already."""
         news: list[Leased] = []
         for lease in leased:

@@ -68,6 +68,7 @@ class Keeper:
     renew_seconds: float
     _held: dict[RunName, dict[Item, Held]] = field(default_factory=dict)
     _failing: bool = False
+    unanswered: set[RunName] = field(default_factory=set)  # lease calls may have been executed
     lost_count: int = 0
     longest_lag_seconds: float = 0.0
 
@@ -119,7 +120,9 @@ class Keeper:
                 if not self._failing:
                     log.warning("leases not renewed, trying again", why=str(error))
             else:
-                self._lose(_still_lost(held, tokens, set(lost)))
+                # A lease call on its way may have brought an item back to us, under a new token.
+                if held[0].run not in self.unanswered:
+                    self._lose(_still_lost(held, tokens, set(lost)))
         if self._failing and not failing:
             log.info("leases are renewed again")
         self._failing = failing

@@ -224,6 +224,33 @@ async def test_a_renewal_that_crossed_a_lease_call_loses_nothing(client, store) 
     assert (await counts(client, "one")).leased == 1
 
 
+@pytest.mark.row("C9")
+async def test_a_lease_call_that_was_executed_unseen_costs_no_request(client, store) -> None:
+    """Its answer is lost; the renewal meets its tokens, and must not take them for another's."""
+    await enqueue_run(client, store_rows(store, "one", rows_of("a"), TINY))
+    leases = Leases(client, store)
+    (work,) = await leases.fetch(1)
+    lost: list[bool] = []
+    work.held.on_lost = lambda: lost.append(True)
+    await expire_all(client, "one")
+    lease = work.held.queue.lease
+
+    async def unseen(worker, n, *, request):
+        await lease(worker, n, request=request)
+        raise QueueError("the answer is lost")
+
+    work.held.queue.lease = unseen
+    with pytest.raises(QueueError):
+        await leases.fetch(1)
+    await leases.keeper.renew()
+    assert not lost
+    work.held.queue.lease = lease
+    assert await leases.fetch(1) == []
+    await leases.keeper.renew()
+    assert not lost
+    assert leases.keeper.all() == [work.held]
+
+
 async def test_results_outlive_the_loss_of_redis_and_are_offered_under_the_new_epoch(
     client, store
 ) -> None:
