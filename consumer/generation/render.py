@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from common.errors import EngineError
+from common.turns import turns_to_answer
 from consumer.generation.verdict import Thinking, opens_thought
 
 if TYPE_CHECKING:
@@ -24,21 +25,6 @@ Message = dict[str, Any]
 _HELLO: list[Message] = [{"role": "user", "content": "Hello."}]
 
 log = structlog.get_logger()
-
-
-def turns_to_answer(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of the messages that an answer of ours follows, in order.
-
-    A user's (or a tool's) message is one if it is the last, or if the next message is the user's
-    again. An assistant's message that the row brings along is context: it stays as it is.
-    """
-    asking = {"user", "tool"}
-    return [
-        n
-        for n, message in enumerate(messages)
-        if message.get("role") in asking
-        and (n + 1 == len(messages) or messages[n + 1].get("role") in {"user", "system"})
-    ]
 
 
 @dataclass(slots=True)

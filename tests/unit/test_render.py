@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from consumer.generation.render import Conversation, Prompts, turns_to_answer
+from common.turns import turns_to_answer
+from consumer.generation.render import Conversation, Prompts
 
 
 def turn(role: str, content: str) -> dict[str, str]:
