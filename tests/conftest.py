@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to a job in its background: Ctrl-C would be ignored by all children."""
+    """Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
