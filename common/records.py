@@ -94,7 +94,8 @@ class Sampling:
 class Row:
     """One row in its canonical form: a line of a prompt shard.
 
-    ``messages`` end with a user turn. A row with several user turns is answered turn by turn.
+    A row with several user turns is answered turn by turn; answers that it brings along are
+    replaced (:mod:`common.turns`), or are what is wanted, where the run keeps answers.
     """
 
     i: int

@@ -26,10 +26,12 @@ _FLAGS = {
     "top_k": "--top-k",
     "seed": "--seed",
     "max_attempts": "--max-attempts",
+    "retry_max_tokens": "--retry-max-tokens",
     "shape": "--format",
     "text_field": "--field",
     "limit": "--limit",
 }
+_SWITCHES = {"keep_answers": "--keep-answers", "reproducible": "--reproducible"}
 _NEW_NAME = "Load it under a new name: "
 _SHARD_LIMIT_BYTES = 16 * 2**30
 
@@ -61,6 +63,8 @@ def _given(options: Mapping[str, Any]) -> list[str]:
         if options.get(name) is not None
         for word in (flag, str(options[name]))
     ]
+    words += [word for policy in options.get("policy", ()) for word in ("--policy", policy)]
+    words += [flag for name, flag in _SWITCHES.items() if options.get(name)]
     if options.get("thinking") is not None:
         words.append("--thinking" if options["thinking"] else "--no-thinking")
     if options.get("priority"):

@@ -9,6 +9,7 @@ from common.records import Sampling
 from producer.conflict import whole_hint
 from producer.loader import Loaded, LoadRequest, load
 from producer.manifest import Wishes
+from producer.policies import parse_policies
 from producer.sources.records import Limits
 from producer.spool import FAULTS_SHOWN, ReadOptions
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from producer.console import Console
 
 JSON_VERSION = 1
+_PRICE = (
+    "Note: --reproducible costs about half of the tokens per second. Only consumers that were"
+    " started with --reproducible serve the run."
+)
 
 
 def run_load(
@@ -38,6 +43,8 @@ def run_load(
             console.warn(f"  {fault.place}: {fault.reason}")
         if done.skipped > FAULTS_SHOWN:
             console.warn(f"  ... and {done.skipped - FAULTS_SHOWN:,} more")
+    if options["reproducible"]:
+        console.say(_PRICE)
     for note, count in done.notes.items():
         console.say(f"Note: {count:,} {note}")
     console.result(_words(done), _data(done))
@@ -56,6 +63,10 @@ def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Setti
             seed=options["seed"],
             thinking=options["thinking"],
             max_attempts=options["max_attempts"],
+            policies=parse_policies(options["policy"]),
+            retry_max_tokens=options["retry_max_tokens"],
+            keep_answers=options["keep_answers"],
+            reproducible=options["reproducible"],
             sampling=Sampling(
                 max_tokens=options["max_tokens"],
                 temperature=options["temperature"],
@@ -68,6 +79,7 @@ def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Setti
             text_field=options["text_field"],
             skip_faults=options["on_error"] == "skip",
             limit=options["limit"],
+            keep_answers=bool(options["keep_answers"]),
             limits=Limits(row_bytes=settings.max_row_bytes),
         ),
     )

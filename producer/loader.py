@@ -31,6 +31,7 @@ from producer.manifest import (
     publish,
     settings_differences,
 )
+from producer.policies import refuse_idle
 from producer.sources.url import STDIN, sources_of, stem_of
 from producer.spool import ReadOptions, Spool, spool, spool_folder
 from producer.upload import upload_shards
@@ -179,6 +180,11 @@ class _Load:
 
     def wanted(self, standing: RunManifest | None) -> RunSettings:
         """Return the settings asked for; without a data set, those of the run count as asked."""
+        wanted = self._wanted(standing)
+        refuse_idle(wanted)
+        return wanted
+
+    def _wanted(self, standing: RunManifest | None) -> RunSettings:
         wishes = self.request.wishes
         if standing is not None and not self.request.datasets:
             return wishes.over(standing.settings, model_fingerprint)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from common.objectstore import ObjectStore
     from producer.spool import Spool
 
+_PLAIN = (
+    *("model", "samples", "seed", "thinking", "max_attempts", "retry_max_tokens"),
+    *("keep_answers", "reproducible"),
+)
 _TRIES = 8
 _TRY_SECONDS = 60.0
 
@@ -37,18 +41,23 @@ class Wishes:
     seed: int | None = None
     thinking: bool | None = None
     max_attempts: int | None = None
+    policies: dict[str, str] = field(default_factory=dict)  # of the classes that are named
+    retry_max_tokens: int | None = None
+    keep_answers: bool | None = None
+    reproducible: bool | None = None
     sampling: Sampling = field(default_factory=Sampling)
 
     def over(self, base: RunSettings, fingerprint: Callable[[str], str]) -> RunSettings:
         """Return ``base`` with what is named here put over it."""
-        own = {
-            name: value
-            for name in ("model", "samples", "seed", "thinking", "max_attempts")
-            if (value := getattr(self, name)) is not None
-        }
+        own = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
         if self.model is not None:
             own["model_fingerprint"] = fingerprint(self.model)
-        return replace(base, **own, sampling=self.sampling.over(base.sampling))
+        return replace(
+            base,
+            **own,
+            policies=base.policies | self.policies,
+            sampling=self.sampling.over(base.sampling),
+        )
 
 
 def make_manifest(run: RunName, settings: RunSettings, spool: Spool, source: str) -> RunManifest:
@@ -124,11 +133,14 @@ def settings_differences(old: RunSettings, new: RunSettings) -> list[str]:
     ]
 
 
+_PREFIXES = {"sampling": "", "policies": "policy of "}  # as their flags call them
+
+
 def _flat(settings: RunSettings) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in asdict(settings).items():
         if isinstance(value, dict):
-            prefix = "" if name == "sampling" else f"{name}."  # these are flags of their own
+            prefix = _PREFIXES.get(name, f"{name}.")
             flat |= {f"{prefix}{inner}": item for inner, item in value.items()}
         else:
             flat[name] = value

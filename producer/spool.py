@@ -52,6 +52,7 @@ class ReadOptions:
     text_field: str | None = None
     skip_faults: bool = False
     limit: int | None = None
+    keep_answers: bool = False  # rows keep the answers that they end with
     limits: Limits = field(default_factory=Limits)
 
 
@@ -159,7 +160,11 @@ def _usable(
             continue
         try:
             row = canonical_row(
-                result.rows, one.value, shape=options.shape, field=options.text_field
+                result.rows,
+                one.value,
+                shape=options.shape,
+                field=options.text_field,
+                keep_answers=options.keep_answers,
             )
             line = _line(row, options.limits.row_bytes)
         except RowError as error:

@@ -11,7 +11,7 @@ Recognised in this order, by the first key that is there and not null:
 
 Settings such as ``max_tokens`` are the row's own; every key that means nothing here travels to the
 output as metadata. A closing assistant turn is what gets generated anew: it is taken off and kept
-in the metadata as ``reference``.
+in the metadata as ``reference``, unless the rows' own answers are what is wanted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.codec import dumps
 from common.records import Row, Sampling
+from common.turns import steps
 from producer.sources.messages import (
     SAMPLING_NAMES,
     chat_messages,
@@ -41,11 +42,17 @@ _REFERENCE = "reference"
 
 
 def canonical_row(
-    number: int, raw: dict[str, Any], *, shape: str | None = None, field: str | None = None
+    number: int,
+    raw: dict[str, Any],
+    *,
+    shape: str | None = None,
+    field: str | None = None,
+    keep_answers: bool = False,
 ) -> Row:
     """Return row ``number`` of the run, made of what was found.
 
     ``shape`` is one of :data:`FORMATS` (None: recognise it), ``field`` the key of plain text.
+    ``keep_answers``: the row's own answers are what is wanted of it, and stay.
 
     Raises:
         RowError: it is of no known shape, or something in it cannot be used; says what.
@@ -59,7 +66,11 @@ def canonical_row(
         shape = shape_of(fields)
     messages = _take_messages(fields, shape, field)
     sampling = _take_sampling(fields)
-    reference = _split_reference(messages)
+    if keep_answers:
+        _check_answers(messages)
+        reference = None
+    else:
+        reference = _split_reference(messages)
     _check(messages)
     if reference is not None:
         fields[_REFERENCE if _REFERENCE not in fields else f"{_REFERENCE}_turn"] = reference
@@ -158,6 +169,17 @@ def _split_reference(messages: list[dict[str, Any]]) -> Any:
         return None
     plain = len(dropped) == 1 and set(dropped[0]) == {"role", "content"}
     return dropped[0]["content"] if plain else dropped
+
+
+def _check_answers(messages: list[dict[str, Any]]) -> None:
+    """Refuse a row without an answer to keep, or with one that is more than text."""
+    answers = [
+        message for step in steps(messages) for message in messages[step.asked + 1 : step.after]
+    ]
+    if not answers:
+        raise RowError("it holds no answer to keep: no assistant's message after a user's")
+    if any(answer.get("tool_calls") for answer in answers):
+        raise RowError("an answer in it calls a tool, and no tool's message follows")
 
 
 def _check(messages: list[dict[str, Any]]) -> None:

@@ -9,8 +9,10 @@ from producer.conflict import whole_hint
 HINT = "Load it under a new name: gen-producer load a b.jsonl --run mine-2"
 WORDS = [
     *("--model", "my model", "--samples", "4", "--max-tokens", "9", "--temperature", "0.5"),
-    *("--top-p", "0.9", "--top-k", "5", "--seed", "3", "--max-attempts", "2", "--format", "text"),
-    *("--field", "q", "--limit", "7", "--no-thinking", "--priority", "2", "--on-error", "skip"),
+    *("--top-p", "0.9", "--top-k", "5", "--seed", "3", "--max-attempts", "2"),
+    *("--retry-max-tokens", "99", "--format", "text", "--field", "q", "--limit", "7"),
+    *("--policy", "truncated=retry", "--policy", "empty=dead", "--keep-answers"),
+    *("--reproducible", "--no-thinking", "--priority", "2", "--on-error", "skip"),
 ]
 
 

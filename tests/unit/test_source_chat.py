@@ -159,3 +159,24 @@ def test_a_reason_never_quotes_the_row():
 def test_a_row_is_the_same_bytes_each_time():
     raw = {"b": 1, "prompt": "Hi", "a": 2}
     assert dumps(row(dict(raw))) == dumps(row(dict(raw)))
+
+
+def test_answers_are_kept_where_they_are_what_is_wanted():
+    chat = [*ASK, {"role": "assistant", "content": "Hello.", "reasoning_content": "greet"}]
+    kept = row({"messages": chat}, keep_answers=True)
+    assert kept.messages == chat
+    assert kept.metadata == {}
+    assert row({"messages": chat}).messages == ASK
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (ASK, "no answer to keep"),
+        ([{"role": "assistant", "content": "Hello."}, *ASK], "no answer to keep"),
+        ([*ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "calls a tool"),
+    ],
+)
+def test_a_row_without_an_answer_to_keep_is_a_fault(messages, said):
+    with pytest.raises(RowError, match=said):
+        row({"messages": messages}, keep_answers=True)
