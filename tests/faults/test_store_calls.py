@@ -11,7 +11,8 @@ from common.errors import DeadLettersError
 from common.objectstore import Created, open_store
 from consumer.sink.batcher import Bounds
 from consumer.sink.run import RunSink
-from tests.support.s3_proxy import CREATE, DELETE, GET, HEAD, LIST, NARROW_BYTES, PUT
+from tests.support.s3_exchange import CREATE, DELETE, GET, HEAD, LIST, PUT
+from tests.support.s3_proxy import NARROW_BYTES
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven
 

@@ -10,7 +10,7 @@ import pytest
 
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES
-from tests.support.s3_proxy import CREATE
+from tests.support.s3_exchange import CREATE
 from tests.support.servers import eventually
 from tests.support.sinks import proven, sink_lab
 

@@ -18,7 +18,7 @@ from common.prove import prove
 from consumer.sink.decode import RESULT_LIMIT_BYTES
 from tests.support.completions import completion, payload
 from tests.support.producers import Producer
-from tests.support.s3_proxy import CREATE, HEAD, LIST
+from tests.support.s3_exchange import CREATE, HEAD, LIST
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven, sink_lab
 

@@ -10,7 +10,7 @@ import structlog
 from common.errors import StoreAwayError, StoreError
 from common.objectstore import Created, open_store
 from deploy.embedded import free_ports
-from tests.support.s3_proxy import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT
+from tests.support.s3_exchange import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven, sink_lab
 
