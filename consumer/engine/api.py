@@ -36,6 +36,8 @@ class EngineSpec:
     max_running: int | None = None
     context: int | None = None
     flags: tuple[str, ...] = ()
+    window: int | None = None  # most requests in flight; None: as the engine's limit has it
+    profile: str = ""  # the name of the profile that gave flags and window
 
     @property
     def base_url(self) -> str:
@@ -57,6 +59,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """What was asked of an engine and what came of it. None: it does not say."""
+
+    asked_running: int | None = None  # requests at once, as asked; EngineFacts has the effective
+    state_slots: int | None = None  # of models with linear-attention layers
+    slots_per_request: int | None = None
+    kv_tokens: int | None = None
+    free_bytes: int | None = None  # of GPU memory, after the start
+    weight_bytes: int | None = None
+    mem_fraction: float | None = None
+    capped: str = ""  # the engine's own words on why fewer run than were asked for
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What a ready engine says of itself. These, not the flags asked for, size the window."""
 
@@ -68,6 +84,8 @@ class EngineFacts:
     context_tokens: int  # longest prompt and answer together, per request
     max_running: int  # how many requests run at once; more wait inside the engine
     kv_tokens: int | None  # room for tokens of all running requests; None: no such limit is known
+    capacity: Capacity = Capacity()
+    window: int | None = None  # most requests in flight, where a profile says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,8 @@ class EngineLoad:
     generated_tokens: int
     retractions: int
     work: int = 0
+    state_usage: float | None = None  # 0 to 1, of the state pool; None: it has none
+    accept_length: float | None = None  # tokens that a verification of drafts yields
 
 
 @dataclass(frozen=True, slots=True)

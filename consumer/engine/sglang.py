@@ -25,17 +25,15 @@ from consumer.engine.api import (
     Reply,
 )
 from consumer.engine.launch import sglang_launch
-from consumer.engine.promtext import total
-from consumer.engine.sglang_flags import flags_for
+from consumer.engine.process import log_path
+from consumer.engine.promtext import samples, total
+from consumer.engine.sglang_boot import Boot, boot_of_log, capacity_of
+from consumer.engine.sglang_flags import LOADS, SERVER_INFO, flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.records import Sampling
-
-# First the path of 0.5.17, then the older one.
-SERVER_INFO = ("/server_info", "/get_server_info")
-LOADS = ("/v1/loads", "/get_load")
 
 # Our names, SGLang's names. A name that it does not know ends in a bare 500, so nothing else goes.
 SAMPLING_NAMES = {
@@ -113,7 +111,7 @@ class SglangEngine:
             info: dict[str, Any] = orjson.loads(reply.required())
             state = (info.get("internal_states") or [{}])[0]
             running = state.get("effective_max_running_requests_per_dp")
-            int(info.get("dp_size") or 1)
+            boot = Boot() if spec.url else await asyncio.to_thread(boot_of_log, log_path(spec))
             config = await asyncio.to_thread(model_config, spec.model, str(info["model_path"]))
             return EngineFacts(
                 engine=self.name,
@@ -125,6 +123,8 @@ class SglangEngine:
                 max_running=int(running or info["max_running_requests"])
                 * int(info.get("dp_size") or 1),
                 kv_tokens=info.get("max_total_num_tokens"),
+                capacity=capacity_of(info, boot),
+                window=spec.window,
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise EngineError(
@@ -207,7 +207,15 @@ def read_load(loads: bytes, metrics: str) -> EngineLoad:
         generated_tokens=int(decoded if counted is None else counted),
         retractions=int(total(metrics, "sglang:num_retracted_requests_total") or 0),
         work=int(decoded + prefilled + computed),
+        state_usage=next((value for _, value in samples(metrics, "sglang:mamba_usage")), None),
+        accept_length=_accepted(ranks),
     )
+
+
+def _accepted(ranks: list[Any]) -> float | None:
+    found = [(rank.get("speculative") or {}).get("accept_length") for rank in ranks]
+    lengths = [float(length) for length in found if length]
+    return sum(lengths) / len(lengths) if lengths else None
 
 
 def model_config(*models: str) -> Mapping[str, Any]:
