@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAGIC = b"GGUF"
@@ -43,6 +44,22 @@ def read_metadata(path: Path) -> dict[str, Any]:
         ValueError: it is no GGUF file of a known version, or it is cut short or damaged.
         OSError: it cannot be read.
     """
+    return dict(_pairs(path))
+
+
+def gguf_context(path: Path) -> int | None:
+    """Return how many tokens the model was made for, or None; reads no more than it must.
+
+    Raises:
+        ValueError, OSError: as :func:`read_metadata`.
+    """
+    for name, value in _pairs(path):
+        if name.endswith(".context_length"):
+            return int(value)
+    return None
+
+
+def _pairs(path: Path) -> Iterator[tuple[str, Any]]:
     with path.open("rb") as file:
         head = file.read(24)
         if len(head) < 24 or head[:4] != MAGIC:
@@ -50,11 +67,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
         version, _tensors, pairs = struct.unpack("<IQQ", head[4:])
         if version not in _VERSIONS or pairs > _MOST_PAIRS:
             raise ValueError(f"GGUF version {version} is not known")
-        found: dict[str, Any] = {}
         for _ in range(pairs):
             name = _string(file)
-            found[name] = _value(file, _scalar(file, 4))
-        return found
+            yield name, _value(file, _scalar(file, 4))
 
 
 def _value(file: BinaryIO, kind: int, *, nested: bool = False) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import EngineError
-from common.gguf import read_metadata
+from common.gguf import gguf_context, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # compared with llama.cpp itself is in it: a near miss would give wrong counts without a word.
 _DIGITS_APART = frozenset({"smollm"})
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's
+# What templates call the switch: Qwen, GLM, SmolLM3, Hunyuan, ...; DeepSeek, Kimi, Granite.
+THINKING_SWITCHES = ("enable_thinking", "thinking")
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 _ENDLESS_TOKENS = 10**9  # what tokenizers call their limit where they know none
 
@@ -57,6 +59,16 @@ class Tokens:
                 list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text by itself, without an opening token."""
+        return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
+
+    @property
+    def template(self) -> str:
+        """The chat template's text; where there are several, all of them."""
+        found = self._tokenizer.chat_template
+        return found if isinstance(found, str) else "\n".join(map(str, dict(found).values()))
 
     def counts(
         self, conversations: Sequence[Sequence[Message]], *, thinking: bool | None
@@ -95,7 +107,7 @@ class Tokens:
     def _apply(
         self, conversation: list[Any], *, thinking: bool | None, tokenize: bool = False
     ) -> Any:
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        options = {} if thinking is None else dict.fromkeys(THINKING_SWITCHES, thinking)
         try:
             return self._tokenizer.apply_chat_template(
                 conversation,
@@ -106,6 +118,26 @@ class Tokens:
             )
         except Exception as error:
             raise ValueError(f"the chat template refuses: {error}") from error
+
+
+def own_context(path: Path) -> int | None:
+    """Return the most tokens that a model takes by its own word: of its folder, or GGUF file.
+
+    None where it cannot be told. Needs no package.
+    """
+    try:
+        if path.is_file():
+            return gguf_context(path)
+        config = json.loads((path / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    # Models that also see keep the text's part inside.
+    for part in (config, config.get("text_config"), config.get("llm_config")):
+        if isinstance(part, dict) and isinstance(size := part.get("max_position_embeddings"), int):
+            return size
+    return None
 
 
 def load_tokens(model: str, *, download: bool = False) -> Tokens:
@@ -162,18 +194,10 @@ def _from_folder(model: str, *, download: bool) -> Tokens:
     context = None
     with suppress(OSError, ValueError):
         config = cached_file(model, "config.json", local_files_only=not download)
-        context = _context(json.loads(Path(config or "").read_bytes()))
+        context = own_context(Path(config or "").parent)
     if context is None and tokenizer.model_max_length < _ENDLESS_TOKENS:
         context = int(tokenizer.model_max_length)
     return Tokens(tokenizer, context_tokens=context)
-
-
-def _context(config: Mapping[str, Any]) -> int | None:
-    """Return the context of a config.json; models that also see keep the text's part inside."""
-    for part in (config, config.get("text_config"), config.get("llm_config")):
-        if isinstance(part, dict) and isinstance(size := part.get("max_position_embeddings"), int):
-            return size
-    return None
 
 
 def _from_gguf(path: Path) -> Tokens:
@@ -195,8 +219,7 @@ def _from_gguf(path: Path) -> Tokens:
         chat_template=data.get("tokenizer.chat_template"),
         **marks,
     )
-    context = data.get(f"{data.get('general.architecture')}.context_length")
-    return Tokens(tokenizer, context_tokens=context)
+    return Tokens(tokenizer, context_tokens=gguf_context(path))
 
 
 def _byte_pairs(data: Mapping[str, Any]) -> Any:

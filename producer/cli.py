@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SHAPES = ("batch", "messages", "conversations", "turns", "prompt", "text")
+_CONTEXT_HELP = "Tokens of prompt and answer; default: the model's."
+_on_error = click.option(
+    "--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True
+)
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 _quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")
 _run = click.argument("run", metavar="RUN")
@@ -69,7 +73,8 @@ def cli() -> None:
 @click.option("--format", "shape", type=click.Choice(_SHAPES), help="Shape of rows; else seen.")
 @click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
-@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
+@click.option("--context", type=click.IntRange(2), metavar="N", help=_CONTEXT_HELP)
+@_on_error
 @click.option("--dry-run", is_flag=True, help="Read and compare; store and queue nothing.")
 @_json
 @_quiet
@@ -184,6 +189,40 @@ def resume(run: str, *, as_json: bool) -> int:
 def cancel(run: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
     """End a run; what is committed stays, what is queued is dropped."""
     return _control("cancel", run, as_json=as_json, yes=yes, dry_run=dry_run)
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer exporter --port 9817 --interval 10",
+        "gen-producer exporter --list --json | jq '.metrics[].name'",
+    )
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="Where to listen; default: 9817.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.5),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="Look at Redis every S seconds.",
+)
+@click.option("--once", is_flag=True, help="Print the page once, and end.")
+@click.option("--list", "listed", is_flag=True, help="Print what metrics there are, and end.")
+@_json
+def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_json: bool) -> int:
+    """Serve queue depths, states of runs and the fleet's figures to Prometheus.
+
+    Reads Redis only, and changes nothing; the user `monitor` is enough. Listens on loopback, or
+    on GENQ_METRICS_HOST. --json goes with --once and --list.
+    """
+    from common.settings import load_settings  # noqa: PLC0415 - pydantic takes 0.2 s to import
+    from producer.exporter import run_exporter, show_list  # noqa: PLC0415 - see the module
+
+    console = _console(as_json=as_json)
+    if listed:
+        return show_list(console)
+    settings = load_settings(metrics_port=port)
+    return run_exporter(settings, console, interval_seconds=interval, once=once)
 
 
 def _control(verb: str, run: str, *, as_json: bool, **options: Any) -> int:

@@ -30,6 +30,7 @@ _FLAGS = {
     "shape": "--format",
     "text_field": "--field",
     "limit": "--limit",
+    "context": "--context",
 }
 _SWITCHES = {"keep_answers": "--keep-answers", "reproducible": "--reproducible"}
 _NEW_NAME = "Load it under a new name: "

@@ -10,8 +10,9 @@ from producer.conflict import whole_hint
 from producer.loader import Loaded, LoadRequest, load
 from producer.manifest import Wishes
 from producer.policies import parse_policies
+from producer.rows import ReadOptions
 from producer.sources.records import Limits
-from producer.spool import FAULTS_SHOWN, ReadOptions
+from producer.spool import FAULTS_SHOWN
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -38,7 +39,8 @@ def run_load(
         whole_hint(error, datasets, options)
         raise
     if done.skipped:
-        console.warn(f"{done.skipped:,} rows were passed over:")
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(done.kinds.items()))
+        console.warn(f"{done.skipped:,} rows were passed over ({kinds}):")
         for fault in done.faults:
             console.warn(f"  {fault.place}: {fault.reason}")
         if done.skipped > FAULTS_SHOWN:
@@ -55,6 +57,7 @@ def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Setti
     return LoadRequest(
         datasets=datasets,
         run=options["run"],
+        context=options["context"],
         priority=options["priority"],
         dry_run=options["dry_run"],
         wishes=Wishes(
@@ -118,8 +121,14 @@ def _data(done: Loaded) -> dict[str, Any]:
         "new": done.new,
         "committed": done.committed,
         "skipped": done.skipped,
+        "skipped_by_class": dict(done.kinds),
         "faults": [
-            {"file": fault.place.file, "line": fault.place.line, "reason": fault.reason}
+            {
+                "file": fault.place.file,
+                "line": fault.place.line,
+                "class": fault.kind,
+                "reason": fault.reason,
+            }
             for fault in done.faults
         ],
         "notes": dict(done.notes),

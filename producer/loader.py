@@ -24,6 +24,7 @@ from common.records import RunSettings
 from common.redis_client import connect
 from producer.conflict import conflict, rows_difference
 from producer.enqueue import Enqueued, Enqueuer, incomplete
+from producer.lengths import check_note, length_check
 from producer.manifest import (
     Wishes,
     find_manifest,
@@ -32,8 +33,9 @@ from producer.manifest import (
     settings_differences,
 )
 from producer.policies import refuse_idle
+from producer.rows import ReadOptions
 from producer.sources.url import STDIN, sources_of, stem_of
-from producer.spool import ReadOptions, Spool, spool, spool_folder
+from producer.spool import Spool, spool, spool_folder
 from producer.upload import upload_shards
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class LoadRequest:
     run: str | None = None
     wishes: Wishes = field(default_factory=Wishes)
     read: ReadOptions = field(default_factory=ReadOptions)
+    context: int | None = None  # tokens of prompt and answer together; None: the model's own
     priority: int = 0
     dry_run: bool = False
 
@@ -73,6 +76,7 @@ class Loaded:
     new: int = 0
     committed: int = 0
     skipped: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)  # of the skipped, by class
     state: str = ""
     faults: list[Fault] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
@@ -127,6 +131,7 @@ def _loaded(
         committed=done.restored if done else 0,
         state=done.state if done else "",
         skipped=found.skipped if found else 0,
+        kinds=found.kinds if found else Counter(),
         faults=found.faults if found else [],
         notes=+found.notes if found else Counter(),
     )
@@ -136,8 +141,9 @@ def _dry_run(this: _Load, standing: RunManifest | None) -> Loaded:
     if not this.request.datasets:
         raise UsageError("--dry-run needs a data set.", fix="gen-producer load FILE --dry-run")
     with spool_folder() as folder:
-        found = this.read(folder)
-        manifest = make_manifest(this.run, this.wanted(standing), found, this.source)
+        wanted = this.wanted(standing)
+        found = this.read(folder, wanted)
+        manifest = make_manifest(this.run, wanted, found, this.source)
         if standing is not None:
             this.compare(standing, manifest, found)
         return _loaded("dry-run", manifest, found)
@@ -200,11 +206,14 @@ class _Load:
         base = RunSettings(model=model, model_fingerprint=model_fingerprint(model))
         return wishes.over(base, model_fingerprint)
 
-    def read(self, folder: Path) -> Spool:
+    def read(self, folder: Path, wanted: RunSettings) -> Spool:
         """Read the whole data set; nothing has left this machine yet."""
         sources = sources_of(self.request.datasets, self._open_bucket)
+        check = length_check(self.request.context, wanted)
         with self._console.progress("Reading", self.request.read.limit) as progress:
-            found = spool(sources, self.request.read, folder, progress=progress)
+            found = spool(sources, self.request.read, folder, check=check, progress=progress)
+        if note := check_note(check, wanted.model):
+            self._console.say(f"Note: {note}")
         hit("load.after_spool")
         return found
 
@@ -235,7 +244,7 @@ class _Load:
                 refuse_other(known, standing, self._store.url)
             return standing, None
         with spool_folder() as folder:
-            found = self.read(folder)
+            found = self.read(folder, wanted)
             manifest = make_manifest(self.run, wanted, found, self.source)
             if standing is not None:
                 self.compare(standing, manifest, found)

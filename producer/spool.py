@@ -15,7 +15,7 @@ import tempfile
 from array import array
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -23,9 +23,10 @@ from common.codec import ZSTD_LEVEL_STORE, dumps
 from common.errors import InputError, UsageError
 from common.prove import input_fingerprint
 from common.records import Row, ShardInfo
-from producer.sources.chat import UNSUPPORTED, canonical_row
+from producer.rows import Found, ReadOptions, usable
+from producer.sources.chat import UNSUPPORTED
 from producer.sources.reader import read_rows
-from producer.sources.records import Fault, Limits, Place, Raw, RowError
+from producer.sources.records import Fault, Place, Raw, RowError
 from producer.tally import Tally
 
 if sys.version_info >= (3, 14):
@@ -36,24 +37,13 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from producer.lengths import LengthCheck
     from producer.sources.url import Source
 
 SHARD_ROWS = 1000
 FAULTS_SHOWN = 10
 _FOLDER_PREFIX = "genq-load-"
 _PROGRESS_ROWS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How rows are read and what happens to those that cannot be used."""
-
-    shape: str | None = None
-    text_field: str | None = None
-    skip_faults: bool = False
-    limit: int | None = None
-    keep_answers: bool = False  # rows keep the answers that they end with
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(slots=True)
@@ -64,6 +54,7 @@ class Spool:
     shards: list[ShardInfo] = field(default_factory=list)
     rows: int = 0
     skipped: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)  # of the skipped, by class
     faults: list[Fault] = field(default_factory=list)  # the first of the skipped
     files: list[str] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
@@ -114,9 +105,10 @@ def spool(
     options: ReadOptions,
     folder: Path,
     *,
+    check: LengthCheck | None = None,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> Spool:
-    """Read a data set into ``folder``.
+    """Read a data set into ``folder``; ``check`` finds rows that are too long.
 
     Raises:
         InputError: a source cannot be read, a row cannot be used (unless faults are skipped), or
@@ -126,7 +118,8 @@ def spool(
     result = Spool(folder)
     try:
         with _Packer(result) as packer, Tally(folder) as ids:
-            for row, line, place in _usable(read_rows(sources, options.limits), options, result):
+            found = usable(read_rows(sources, options.limits), options, check)
+            for row, line, place in _lines(found, options, result):
                 packer.add(line, place)
                 if row.id is not None:
                     ids.add(row.id)
@@ -148,30 +141,25 @@ def spool(
     return result
 
 
-def _usable(
-    found: Iterable[Raw | Fault], options: ReadOptions, result: Spool
+def _lines(
+    found: Iterable[Found], options: ReadOptions, result: Spool
 ) -> Iterator[tuple[Row, bytes, Place]]:
-    """Yield canonical rows and their lines; faults stop the pass or are counted."""
-    for one in found:
+    """Yield numbered rows and their lines; faults stop the pass or are counted."""
+    for place, raw, row in found:
         if options.limit is not None and result.rows >= options.limit:
             return
-        if isinstance(one, Fault):
-            _fault(one, options, result)
+        if isinstance(row, Fault) or raw is None:
+            assert isinstance(row, Fault)
+            _fault(row, options, result)
             continue
+        numbered = replace(row, i=result.rows)
         try:
-            row = canonical_row(
-                result.rows,
-                one.value,
-                shape=options.shape,
-                field=options.text_field,
-                keep_answers=options.keep_answers,
-            )
-            line = _line(row, options.limits.row_bytes)
+            line = _line(numbered, options.limits.row_bytes)
         except RowError as error:
-            _fault(Fault(one.place, str(error)), options, result)
+            _fault(Fault(place, str(error)), options, result)
             continue
-        _note(row, one, result.notes)
-        yield row, line, one.place
+        _note(row, raw, result.notes)
+        yield numbered, line, place
 
 
 def _fault(fault: Fault, options: ReadOptions, result: Spool) -> None:
@@ -182,6 +170,7 @@ def _fault(fault: Fault, options: ReadOptions, result: Spool) -> None:
             fix="Mend it, or pass over what cannot be used: --on-error skip",
         )
     result.skipped += 1
+    result.kinds[fault.kind] += 1
     if len(result.faults) < FAULTS_SHOWN:
         result.faults.append(fault)
 

@@ -24,11 +24,19 @@ class Raw(NamedTuple):
     replaced: int = 0  # lone surrogates that became U+FFFD
 
 
+BAD_ROW = "bad_row"
+TOO_LONG = "too_long"
+
+
 class Fault(NamedTuple):
-    """Something that is not a row. Where it ends a file, the rows behind it are unknown."""
+    """Something that is not a row. Where it ends a file, the rows behind it are unknown.
+
+    ``kind`` is the class that the consumer would give it: ``bad_row`` or ``too_long``.
+    """
 
     place: Place
     reason: str
+    kind: str = BAD_ROW
 
 
 @dataclass(frozen=True, slots=True)
