@@ -27,6 +27,7 @@ Types and meanings of the keys of one run (``n`` is an item's number, ``R-n`` it
     ghosts        set     n: ids left in the queue whose item has a result
     expired       hash    n -> the holder that the reaper took the item from, until it is handed out
     answers       hash    ``worker:operation`` -> last request id and its answer, for repeated calls
+    turns         hash    n -> finished turns of a conversation under way (zstd of their JSON)
     seen          hash    job id -> when RQ was first seen to move it (unix ms)
     foreign       list    ids found in the queue that are not the run's
     reference     string  how the first engine that served the run answered the test prompts
@@ -164,6 +165,10 @@ class RunKeys:
         return self._own("seen")
 
     @property
+    def turns(self) -> str:
+        return self._own("turns")
+
+    @property
     def foreign(self) -> str:
         return self._own("foreign")
 
@@ -209,6 +214,7 @@ class RunKeys:
             self.answers,
             self.seen,
             self.foreign,
+            self.turns,
             self.reap_lock,
             self.scratch,
             RUNS,

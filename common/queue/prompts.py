@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 CHUNK_ITEMS = 1000
 LEASE_ITEMS = 1000  # most items that one call may lease
+TURNS_BYTES = 1 << 20  # of one conversation's kept turns, packed; longer ones are not kept
+ALL_TURNS_BYTES = 128 << 20  # of a run's kept turns; past it no more are kept until some are gone
 COMPLETE_ITEMS = 32  # most results a call: bigger batches stall the server
 REAP_ITEMS = 100  # most items of each kind that one visit of the reaper moves
 _REPAIR_ITEMS = 500
@@ -184,6 +186,22 @@ class PromptQueue:
             "complete", worker, request, self._limits.result_ttl_seconds, *args
         )
         return [_OUTCOMES[letter] for letter in answer.decode()]
+
+    async def save_turns(
+        self, worker: WorkerName, item: Item, token: Token, packed: bytes
+    ) -> bool:
+        """Keep the finished turns of a conversation for the item's next holder.
+
+        They are gone when the item is answered, dead or cancelled. Returns whether they are kept:
+        not if the lease is not held, and not if a run's kept turns would take more than 128 MiB.
+        """
+        args = (worker, token, ALL_TURNS_BYTES, item, packed)
+        return bool(await self._scripts.call("progress", *args))
+
+    async def saved_turns(self, worker: WorkerName, item: Item, token: Token) -> bytes:
+        """Return the turns that are kept for the item's holder; none: empty."""
+        args = (worker, token, ALL_TURNS_BYTES, item)
+        return bytes(await self._scripts.call("progress", *args))
 
     async def release(self, worker: WorkerName, held: Sequence[tuple[Item, Token]]) -> int:
         """Give leases back: the items go to the head of the queue, and nothing is charged.

@@ -72,6 +72,12 @@ async def complete(bench):
     return lambda: bench.queue.complete(ONE, batch, request=request)
 
 
+async def progress(bench):
+    await bench.load()
+    (one,) = await bench.lease(1)
+    return lambda: bench.queue.save_turns(ONE, one.item, one.token, b"turns")
+
+
 async def release(bench):
     await bench.load()
     held = pairs(await bench.lease(3))
@@ -166,7 +172,7 @@ CASES = {
     for case in (
         *(create, enqueue, enqueue_missing, restore, lease, extend, complete, release, fail),
         *(reap, sweep, adopt, commit, reject, requeue, close, cancel, state, sample),
-        uncommit,
+        *(uncommit, progress),
     )
 }
 ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
@@ -175,6 +181,7 @@ ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
     "release": 3,
     "fail": [FailOutcome.RETRY, FailOutcome.DEAD, FailOutcome.RELEASED],
     "close": True,
+    "progress": True,
 }
 
 

@@ -18,5 +18,6 @@ local function bury(n, class, worker, record, ttl)
   call('ZADD', failed, clock[1] + ttl - DAY, id_of(n))
   call('HSET', dead, n, class)
   call('HDEL', expired, n)
+  forget_turns(n)
   note(n, worker, record)
 end

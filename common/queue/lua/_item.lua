@@ -13,6 +13,15 @@ local function unlease(n, held)
   call('ZREM', wip, id_of(n) .. ':' .. string.match(held, '^%S+'))
 end
 
+-- Forgets the turns of a conversation that were kept for its next holder: there will be none.
+local function forget_turns(n)
+  local bytes = call('HSTRLEN', turns, n)
+  if bytes > 0 then
+    call('HDEL', turns, n)
+    call('HINCRBY', counts, 'turns_bytes', -bytes)
+  end
+end
+
 -- Returns what stock RQ workers are running: job id -> member of rq:wip.
 local function stock_running()
   local found = {}
@@ -55,6 +64,7 @@ end
 -- `lease` meets its id: RQ's tools delete ids without a hash from the queue.
 local function finish(n, ghost, ttl, history)
   call('SETBIT', done, n, 1)
+  forget_turns(n)
   if history then
     for _, key in ipairs({ deliveries, deaths, dead, expired }) do call('HDEL', key, n) end
   end

@@ -4,7 +4,7 @@
 local call = redis.call
 local queue, inter, wip, scheduled, failed, finished, jobs, results, workers, queues, suspended,
   meta, counts, lease, holder, done, committed, chunks, stream, deliveries, deaths, dead, ghosts,
-  expired, answers, seen, foreign, lock, scratch, runs, started = unpack(KEYS)
+  expired, answers, seen, foreign, turns, lock, scratch, runs, started = unpack(KEYS)
 local run = ARGV[1]
 local known = call('HMGET', meta, 'epoch', 'state', 'total', 'max_attempts', 'reloaded')
 local epoch, state = known[1], known[2]

@@ -13,6 +13,7 @@ local function drop(id)
   local n = item_of(id)
   if not n then return call('RPUSH', foreign, id) end
   call('UNLINK', jobs .. n, results .. n)
+  forget_turns(n)
   for _, key in ipairs({ deliveries, deaths, expired }) do call('HDEL', key, n) end
   if call('SREM', ghosts, n) == 0 and call('GETBIT', done, n) == 0 then gone = gone + 1 end
 end
