@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from common.objectstore import ObjectStore
     from common.queue.prompts import QueueLimits
     from common.queue.run_state import Runs
-    from common.records import RunInfo
+    from common.records import RunInfo, Verdict
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
     from consumer.engine.honesty import Honesty
     from consumer.engine.supervisor import Supervisor
@@ -103,6 +104,7 @@ class Consumer:
         self._facts: EngineFacts | None = None
         self._down = asyncio.Event()
         self._condemned: set[int] = set()
+        self.tried: Counter[Verdict] = Counter()  # tries that ended, whatever they are worth
         worker = WorkerName(parts.reporter.name)
         self.catalogue = Catalogue(
             parts.redis,
@@ -125,7 +127,7 @@ class Consumer:
             Runner(parts.engine, self.client, worker),
             PumpSignals(
                 leased=self._signals.leased,
-                generated=lambda verdict: self._signals.generated(str(verdict)),
+                generated=self._generated,
                 condemned=self._condemn,
             ),
             closed=self._closed,
@@ -250,6 +252,10 @@ class Consumer:
                 self.display.rates.sample(time.monotonic(), load.generated_tokens)
                 if self.pump.window.observe(load, in_flight=self.pump.in_flight) > before:
                     self.pump.nudge()
+
+    def _generated(self, verdict: Verdict) -> None:
+        self.tried[verdict] += 1
+        self._signals.generated(str(verdict))
 
     # The queue
 

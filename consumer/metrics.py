@@ -1,71 +1,99 @@
-"""A consumer's figures for Prometheus, on loopback. No prompt text, no ids."""
+"""A consumer's figures for Prometheus. No prompt text, no ids."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from common.errors import UsageError
+from common.cliutil import genq_version
+from common.records import Verdict
+from common.telemetry.catalogue import CONSUMER
+from common.telemetry.readings import Readings
+from consumer.engine.gpu_health import THROTTLES, GpuProbe
+from consumer.engine.states import EngineState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from prometheus_client import Metric
-
-NUMBERS = {
-    "in_flight": "Items being generated",
-    "window": "Items that may be in flight",
-    "max_running": "Requests that the engine runs at once",
-    "tokens_per_second": "Tokens generated a second, over the last seconds",
-    "completed": "Items that the queue took a result of",
-    "failed": "Tries that were charged",
-    "undelivered": "Outcomes that the queue has not taken yet",
-    "engine_starts": "Starts of the engine",
-}
+    from consumer.daemon import Consumer
+    from consumer.engine.api import EngineLoad, EngineSpec
+    from consumer.engine.gpu_health import GpuHealth
+    from consumer.engine.supervisor import Supervisor
 
 
-class _Gauges:
-    """Reads the figures when Prometheus asks."""
+class ConsumerMetrics:
+    """Reads one consumer whenever Prometheus asks, on the asking thread; waits for nothing."""
 
-    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
-        self._read = read
+    def __init__(self, consumer: Consumer, supervisor: Supervisor) -> None:
+        self._consumer = consumer
+        self._supervisor = supervisor
+        self._probe = GpuProbe(supervisor.spec.gpu)
+        self._gpu = _gpu(supervisor.spec)
+        self._version = genq_version()
 
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - only when asked for
+    def read(self) -> Readings:
+        """Return every figure as it is now."""
+        read = Readings(CONSUMER)
+        self._engine(read)
+        self._work(read)
+        if self._supervisor.load is not None:
+            _load(read, self._supervisor.load, self._gpu)
+        if (health := self._probe.look()) is not None:
+            _card(read, health, self._gpu)
+        return read
 
-        values = self._read()
-        labels = ["gpu", "engine", "model"]
-        for name, help_text in NUMBERS.items():
-            family = GaugeMetricFamily(f"genq_consumer_{name}", help_text, labels=labels)
-            family.add_metric([values[label] for label in labels], float(values[name]))
-            yield family
+    def _engine(self, read: Readings) -> None:
+        supervisor, gpu = self._supervisor, self._gpu
+        facts = supervisor.facts
+        model = supervisor.spec.model
+        read.set("genq_consumer_info", 1, gpu=gpu, model=model, version=self._version)
+        read.one_of("genq_consumer_engine_state", str(supervisor.state), list(EngineState), gpu=gpu)
+        read.set("genq_consumer_engine_starts_total", supervisor.incarnation, gpu=gpu)
+        most = facts.max_running if facts else None
+        read.set("genq_engine_max_running_requests", most, gpu=gpu)
+
+    def _work(self, read: Readings) -> None:
+        consumer, gpu = self._consumer, self._gpu
+        pump, keeper, tally = consumer.pump, consumer.keeper, consumer.outbox.tally
+        figures = {
+            "genq_consumer_in_flight_items": pump.in_flight,
+            "genq_consumer_window_items": pump.window.size if pump.ready else 0,
+            "genq_consumer_leased_items": len(keeper),
+            "genq_consumer_undelivered_items": len(consumer.outbox),
+            "genq_consumer_starved": pump.starved,
+            "genq_consumer_completed_items_total": tally.succeeded,
+            "genq_consumer_failed_tries_total": tally.failed,
+            "genq_consumer_released_items_total": tally.released,
+            "genq_consumer_duplicate_items_total": tally.duplicates,
+            "genq_consumer_dropped_items_total": tally.dropped,
+            "genq_consumer_lost_leases_total": keeper.lost_count,
+            "genq_consumer_prompt_tokens_total": tally.prompt_tokens,
+            "genq_consumer_completion_tokens_total": tally.completion_tokens,
+            "genq_consumer_longest_lag_seconds": keeper.longest_lag_seconds,
+        }
+        for name, value in figures.items():
+            read.set(name, value, gpu=gpu)
+        for verdict in Verdict:  # from the first scrape on, so that an increase is seen
+            tries = consumer.tried[verdict]
+            read.set("genq_consumer_tries_total", tries, gpu=gpu, verdict=str(verdict))
 
 
-@contextmanager
-def serve_metrics(port: int | None, read: Callable[[], Mapping[str, str]]) -> Iterator[None]:
-    """Answer /metrics on loopback meanwhile; no port, no endpoint.
+def _gpu(spec: EngineSpec) -> str:
+    return "" if spec.gpu is None else str(spec.gpu)
 
-    Raises:
-        UsageError: the port is taken.
-    """
-    if port is None:
-        yield
-        return
-    from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - see above
 
-    registry = CollectorRegistry()
-    registry.register(_Gauges(read))
-    try:
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
-    except OSError as error:
-        raise UsageError(
-            f"Port {port} for metrics is taken.",
-            why=str(error),
-            fix="Choose another --metrics-port.",
-        ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=2.0)
+def _load(read: Readings, load: EngineLoad, gpu: str) -> None:
+    read.set("genq_engine_running_requests", load.running, gpu=gpu)
+    read.set("genq_engine_waiting_requests", load.waiting, gpu=gpu)
+    read.set("genq_engine_token_usage_ratio", load.token_usage, gpu=gpu)
+    read.set("genq_engine_generated_tokens_total", load.generated_tokens, gpu=gpu)
+    read.set("genq_engine_retractions_total", load.retractions, gpu=gpu)
+
+
+def _card(read: Readings, health: GpuHealth, gpu: str) -> None:
+    read.set("genq_gpu_up", health.up, gpu=gpu)
+    read.set("genq_gpu_memory_used_bytes", health.memory_used_bytes, gpu=gpu)
+    read.set("genq_gpu_memory_size_bytes", health.memory_total_bytes, gpu=gpu)
+    read.set("genq_gpu_utilization_ratio", health.utilization, gpu=gpu)
+    read.set("genq_gpu_temperature_celsius", health.temperature_celsius, gpu=gpu)
+    read.set("genq_gpu_power_watts", health.power_watts, gpu=gpu)
+    for reason in THROTTLES if health.up else ():
+        slowed = reason in health.throttled
+        read.set("genq_gpu_throttled", slowed, gpu=gpu, reason=reason)

@@ -14,12 +14,14 @@ from common.objectstore import open_store
 from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect, connect_sync
+from common.telemetry.metrics import serve_metrics
+from common.telemetry.pulse import beating
 from consumer.daemon import Consumer, Parts, Plan, Signals
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec
 from consumer.engine.honesty import Honesty
 from consumer.engine.supervisor import StartBudget, Supervisor
-from consumer.metrics import serve_metrics
+from consumer.metrics import ConsumerMetrics
 from consumer.reporter import Reporter
 from consumer.stopping import Stopping
 
@@ -148,8 +150,10 @@ async def serve(
             drain_seconds=settings.drain_seconds,
         )
         consumer = Consumer(parts, plan, stopping, signals)
-        with serve_metrics(settings.metrics_port, consumer.display.gauges):
-            return await consumer.run()
+        metrics = ConsumerMetrics(consumer, parts.supervisor)
+        async with beating() as pulse:
+            with serve_metrics(settings, metrics.read, healthy=lambda: pulse.alive):
+                return await consumer.run()
     finally:
         stopping.deafen()
         await redis.aclose()

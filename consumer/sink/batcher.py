@@ -74,6 +74,10 @@ class Batcher:
             return self._bounds.seconds
         return max(0.0, self._since + self._bounds.seconds - self._clock())
 
+    def age_seconds(self) -> float:
+        """Return how long ago the batch's first result came; 0 while it has none."""
+        return self._clock() - self._since if self._batch.entries else 0.0
+
     def due(self) -> bool:
         """Return whether the batch has to be sealed now."""
         return bool(self._batch.entries) and (self.room() == 0 or self.wait_seconds() == 0)

@@ -30,6 +30,7 @@ where; SIGTERM commits what is in hand and ends, a second one ends at once."""
     is_flag=True,
     help="For a store without conditional writes: keep other sinks out by a lease.",
 )
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Prometheus, on loopback.")
 @version_option()
 def cli(
     *,
@@ -40,6 +41,7 @@ def cli(
     suffix: str | None,
     burst: bool,
     single_writer: bool,
+    metrics_port: int | None,
 ) -> int:
     """Write results from Redis to object storage, each item once.
 
@@ -54,7 +56,11 @@ def cli(
     from consumer.sink.start import run_sink  # noqa: PLC0415 - the same
 
     settings = load_settings(
-        sink_rows=rows, sink_bytes=size, sink_seconds=seconds, sink_format=suffix
+        sink_rows=rows,
+        sink_bytes=size,
+        sink_seconds=seconds,
+        sink_format=suffix,
+        metrics_port=metrics_port,
     )
     setup_logging(level=settings.log_level, form=settings.log_format)
     only = run_name(run) if run else None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from consumer.sink.figures import Figures
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -33,11 +35,13 @@ class Outage:
         *,
         retried: type[GenqError],
         final: tuple[type[GenqError], ...] = (),
+        figures: Figures | None = None,
     ) -> None:
         self._service = service
         self._stop = stop
         self._retried = retried
         self._final = final
+        self._figures = figures or Figures()
         self._away = False
 
     async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -53,6 +57,7 @@ class Outage:
                 answer = await call()
             except self._retried as error:
                 if isinstance(error, self._final):
+                    self._say_back()  # it did answer
                     raise
                 self._say_away(error)
             else:
@@ -64,8 +69,10 @@ class Outage:
             wait_seconds = min(2 * wait_seconds, LONGEST_SECONDS)
 
     def _say_away(self, error: GenqError) -> None:
+        self._figures.failed_calls[self._service] += 1
         if not self._away:
             self._away = True
+            self._figures.away[self._service] += 1
             log.warning(
                 "sink.away", service=self._service, what=error.what, why=error.why, fix=error.fix
             )
@@ -73,6 +80,7 @@ class Outage:
     def _say_back(self) -> None:
         if self._away:
             self._away = False
+            self._figures.away[self._service] -= 1
             log.info("sink.back", service=self._service)
 
 

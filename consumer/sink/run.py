@@ -7,6 +7,7 @@ read. Not promised: that a result is written by the sink that read it first.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,16 @@ class RunSink:
         self._behind = False  # Redis knows less committed items than the ledger
         self._left_newer = False  # results of a newer version were met
         self._look_at = 0.0
+
+    @property
+    def in_hand(self) -> int:
+        """How many results were read and are not committed."""
+        return len(self._batcher)
+
+    @property
+    def age_seconds(self) -> float:
+        """How long the oldest of them has waited."""
+        return self._batcher.age_seconds()
 
     async def serve(self) -> None:
         """Serve the run until the sink stops or the run has another epoch."""
@@ -165,11 +176,13 @@ class RunSink:
 
     async def _reject(self, entry: StreamEntry, reason: str) -> None:
         log.warning("sink.result_rejected", run=self.run, item=entry.item, reason=reason)
+        self._tools.figures.of(self.run).rejected += 1
         await self._calls.redis(lambda: self._stream.reject(entry, Verdict.MALFORMED, reason))
 
     # --- the commit
 
     async def _flush(self, opened: _Open) -> None:
+        began = self._tools.clock()
         batch = self._batcher.seal()
         part = await self._write(opened, batch)
         opened.ledger.save(self._tools.folder)
@@ -177,6 +190,13 @@ class RunSink:
         entries = list(batch.entries.values())
         new = await self._calls.redis(lambda: self._stream.commit(entries))
         hit("sink.commit.after")
+        self._tools.figures.committed(
+            self.run,
+            part,
+            entries=len(entries),
+            now=time.time(),
+            seconds=self._tools.clock() - began,
+        )
         self._say_stored(opened, part, entries=len(entries), new=new)
 
     def _say_stored(self, opened: _Open, part: PartIndex | None, *, entries: int, new: int) -> None:

@@ -35,7 +35,12 @@ class SinkService:
         self._sinks: dict[RunName, RunSink] = {}
         self._tasks: dict[RunName, asyncio.Task[None]] = {}
         self._found: list[RunInfo] = []
-        self._finding = Outage("redis", tools.stop, retried=QueueError)
+        self._finding = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
+
+    @property
+    def sinks(self) -> list[RunSink]:
+        """The runs that are served now; may be asked from any thread."""
+        return list(self._sinks.values())
 
     async def serve(self) -> None:
         """Serve until told to stop; in burst mode until every run is finished.
@@ -101,7 +106,7 @@ class SinkService:
     async def _reap_for_ever(self) -> None:
         """Take expired leases back and put due retries on the queue, as consumers do, too."""
         tools = self._tools
-        reaping = Outage("redis", tools.stop, retried=QueueError)
+        reaping = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
         while not tools.stop.is_set():
             for info in self._found:
                 if info.state not in ("closed", "cancelled"):

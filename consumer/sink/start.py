@@ -16,8 +16,11 @@ from common.objectstore import open_store
 from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect
+from common.telemetry.metrics import serve_metrics
+from common.telemetry.pulse import beating
 from consumer.sink.batcher import Bounds
 from consumer.sink.identity import Identity
+from consumer.sink.metrics import SinkMetrics
 from consumer.sink.service import SinkService
 from consumer.sink.single import SingleWriterStore, WriterLease
 from consumer.sink.tools import Tools
@@ -69,7 +72,10 @@ async def run_sink(
         cleanup.callback(identity.close)
         tools = _tools(settings, redis, store, consumer=identity.name, stop=stop, say=say)
         log.info("sink.started", consumer=identity.name, store=store.url)
-        await SinkService(tools, only=only, burst=burst).serve()
+        service = SinkService(tools, only=only, burst=burst)
+        pulse = await cleanup.enter_async_context(beating())
+        with serve_metrics(settings, SinkMetrics(service, tools).read, healthy=lambda: pulse.alive):
+            await service.serve()
         log.info("sink.stopped")
     return got[0] if got else Exit.DONE
 

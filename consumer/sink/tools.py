@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import EpochError, QueueError, StoreError
+from consumer.sink.figures import Figures
 from consumer.sink.outage import Outage
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Tools:
     clock: Callable[[], float]
     say: Callable[[str], None]
     redis_calls: asyncio.Semaphore  # fewer than the client has connections
+    figures: Figures = field(default_factory=Figures)
 
 
 class Calls:
@@ -52,8 +54,11 @@ class Calls:
 
     def __init__(self, tools: Tools) -> None:
         self._slots = tools.redis_calls
-        self._storage = Outage("storage", tools.stop, retried=StoreError)
-        self._queue = Outage("redis", tools.stop, retried=QueueError, final=(EpochError,))
+        figures = tools.figures
+        self._storage = Outage("storage", tools.stop, retried=StoreError, figures=figures)
+        self._queue = Outage(
+            "redis", tools.stop, retried=QueueError, final=(EpochError,), figures=figures
+        )
 
     async def redis(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return what an async call of Redis returns."""
