@@ -225,40 +225,6 @@ def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_
     return run_exporter(settings, console, interval_seconds=interval, once=once)
 
 
-@cli.command(
-    epilog=_examples(
-        "gen-producer exporter --port 9817 --interval 10",
-        "gen-producer exporter --list --json | jq '.metrics[].name'",
-    )
-)
-@click.option("--port", type=click.IntRange(1, 65535), help="Where to listen; default: 9817.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.5),
-    default=5.0,
-    show_default=True,
-    metavar="S",
-    help="Look at Redis every S seconds.",
-)
-@click.option("--once", is_flag=True, help="Print the page once, and end.")
-@click.option("--list", "listed", is_flag=True, help="Print what metrics there are, and end.")
-@_json
-def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_json: bool) -> int:
-    """Serve queue depths, states of runs and the fleet's figures to Prometheus.
-
-    Reads Redis only, and changes nothing; the user `monitor` is enough. Listens on loopback, or
-    on GENQ_METRICS_HOST. --json goes with --once and --list.
-    """
-    from common.settings import load_settings  # noqa: PLC0415 - pydantic takes 0.2 s to import
-    from producer.exporter import run_exporter, show_list  # noqa: PLC0415 - see the module
-
-    console = _console(as_json=as_json)
-    if listed:
-        return show_list(console)
-    settings = load_settings(metrics_port=port)
-    return run_exporter(settings, console, interval_seconds=interval, once=once)
-
-
 def _control(verb: str, run: str, *, as_json: bool, **options: Any) -> int:
     from producer import control  # noqa: PLC0415 - see the module
 
