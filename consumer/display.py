@@ -106,6 +106,7 @@ class Display:
             **self.rates.place(spec.gpu),
             "engine": str(self.supervisor.state),
             "engine_starts": str(self.supervisor.incarnation),
+            "engine_lowered": "; ".join(self.supervisor.lowered),
             "model": spec.model,
             "in_flight": str(self.pump.in_flight),
             "window": str(self.pump.window.size if self.pump.ready else 0),

@@ -106,7 +106,10 @@ def _worker(worker: WorkerInfo, median: float) -> str:
         text += f"  failed {number(worker, 'failed'):,.0f}"
     if number(worker, "engine_starts") > 1:
         text += f"  restarts {number(worker, 'engine_starts') - 1:.0f}"
-    return text + ("  <- slow" if rate < _SLOW_SHARE * median else "")
+    text += "  <- slow" if rate < _SLOW_SHARE * median else ""
+    if gauges.get("engine_lowered"):
+        text += f"  for want of GPU memory: {gauges['engine_lowered']}"
+    return text
 
 
 def _rates(status: RunStatus) -> str:

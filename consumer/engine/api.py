@@ -258,6 +258,13 @@ class Engine(Protocol):
         """Return what renders for this model; heavy loading waits for the first use."""
         ...
 
+    def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> tuple[EngineSpec, str] | None:
+        """Return a spec that takes one step less of the GPU's memory, and the change in words.
+
+        ``facts``: of its last life that came so far. None: there is nothing that could be lowered.
+        """
+        ...
+
 
 def check_ids(input_ids: Sequence[int], vocab_size: int) -> None:
     """Refuse token ids that the model does not have: a single one kills some engines.

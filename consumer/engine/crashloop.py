@@ -1,4 +1,4 @@
-"""When an engine has failed so often that starting it again is pointless. Pure.
+"""When an engine fails so often that it must become smaller, or be given up. Pure.
 
 Two counts, because an engine that dies is not always to blame: a row that kills engines does so
 again and again, first among others and then alone, until its deaths are used up. A life that
@@ -39,3 +39,21 @@ class CrashLoop:
     def in_a_row(self) -> int:
         """The failures in a row, for the words about them and for the length of the pause."""
         return max(self.useless, self.short)
+
+
+@dataclass(slots=True)
+class MemoryDeaths:
+    """Deaths for want of GPU memory: one may be chance, two within the window are not.
+
+    A long life between them is no excuse: memory runs out at the peak of the work, which may take
+    minutes to come. After each two the count begins anew, since the next engine is another one.
+    """
+
+    window_seconds: float
+    _last: float | None = None
+
+    def died(self, now: float) -> bool:
+        """Count a death at ``now``; return whether the next engine should take less."""
+        again = self._last is not None and now - self._last <= self.window_seconds
+        self._last = None if again else now
+        return again

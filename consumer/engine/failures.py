@@ -21,11 +21,14 @@ class KnownFailure:
     pattern: re.Pattern[str]
     cause: str
     fix: str
-    lasting: bool = False
+    lasting: bool = False  # another start of the same engine ends the same way
+    memory: bool = False  # an engine that takes less of the GPU's memory may live
 
 
-def _known(pattern: str, cause: str, fix: str, *, lasting: bool = False) -> KnownFailure:
-    return KnownFailure(re.compile(pattern, re.IGNORECASE), cause, fix, lasting)
+def _known(
+    pattern: str, cause: str, fix: str, *, lasting: bool = False, memory: bool = False
+) -> KnownFailure:
+    return KnownFailure(re.compile(pattern, re.IGNORECASE), cause, fix, lasting, memory)
 
 
 _BAD = re.compile(r"error|exception|killed", re.IGNORECASE)
@@ -43,6 +46,7 @@ KNOWN = (
         "The GPU ran out of memory.",
         "Lower --mem-fraction-static or --max-running-requests, and look for other processes on"
         " the card with nvidia-smi.",
+        memory=True,
     ),
     _known(
         r"GPU is lost|fallen off the bus|\bXid\b|uncorrectable ECC|cudaErrorECCUncorrectable",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,11 @@ _HERE = Path(__file__).parent
 # What an engine must not learn: our own settings, and secrets of the store and the queue.
 _WITHHELD = ("GENQ_", "AWS_", "S3_", "REDIS_", "RQ_", "MINIO_")
 _RESERVED = {"--host", "--port", "--api-key", "--model-path", "--model", "--tokenizer-path"}
+
+FRACTION_FLAG, RUNNING_FLAG = "--mem-fraction-static", "--max-running-requests"
+FRACTION_STEP = 0.03  # 4 GiB of an H200: more than one chunk of prefill takes for itself
+LEAST_FRACTION = 0.5
+RUNNING_STEP = 0.75
 
 LLAMA_CONTEXT = 4096
 LLAMA_RUNNING = 4
@@ -53,6 +60,44 @@ def sglang_launch(spec: EngineSpec, model: str, flags: tuple[str, ...]) -> Launc
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0",
     }
     return Launch((*argv, *flags), env)
+
+
+def lighter_sglang(
+    spec: EngineSpec, *, fraction: float | None, running: int | None
+) -> tuple[EngineSpec, str] | None:
+    """Return a spec that takes one step less of the GPU's memory, and the change in words.
+
+    What runs out is the memory that SGLang left free for activations, so the share that it takes
+    for weights and caches goes down; where that is unknown, or small already, fewer requests run.
+
+    Args:
+        spec: as it ran out of memory.
+        fraction: the share that it took, where no flag says so.
+        running: how many requests it ran at once; None: not known.
+    """
+    given = _value(spec.flags, FRACTION_FLAG)
+    fraction = fraction if given is None else given
+    if fraction is not None and fraction - FRACTION_STEP >= LEAST_FRACTION:
+        less = round(fraction - FRACTION_STEP, 3)
+        flags = (*spec.flags, FRACTION_FLAG, f"{less:g}")  # of two, argparse takes the last
+        return replace(spec, flags=flags), f"{FRACTION_FLAG} {fraction:g} -> {less:g}"
+    asked = _value(spec.flags, RUNNING_FLAG) or spec.max_running
+    running = int(min(filter(None, (asked, running)), default=0))  # fewer may fit than were asked
+    if running < 2:
+        return None
+    fewer = int(running * RUNNING_STEP)
+    flags = (*spec.flags, RUNNING_FLAG, str(fewer))
+    return replace(spec, max_running=None, flags=flags), f"{RUNNING_FLAG} {running} -> {fewer}"
+
+
+def _value(flags: tuple[str, ...], name: str) -> float | None:
+    """Return the number that the last such flag gives; None: there is none."""
+    found = None
+    for flag, following in zip(flags, (*flags[1:], ""), strict=False):
+        if flag == name or flag.startswith(name + "="):
+            with suppress(ValueError):
+                found = float(flag.partition("=")[2] or following)
+    return found
 
 
 def llamacpp_launch(spec: EngineSpec, model: str, *, threads: int) -> Launch:

@@ -33,6 +33,7 @@ class StartBudget:
     young_seconds: float = 120.0  # a death before so long in service counts as a failed start
     attempts: int = 5  # failed starts in a row; then FATAL
     lives: int = 20  # short lives in a row that were of use, or that a suspect ended; then FATAL
+    memory_seconds: float = 3600.0  # two deaths for want of GPU memory within: a smaller engine
     backoff_base_seconds: float = 1.0
     backoff_cap_seconds: float = 60.0
     stop_seconds: float = 20.0  # between SIGTERM and SIGKILL, after the last answer

@@ -165,6 +165,9 @@ class LlamaCppEngine:
 
         return LlamaRenderer(http)
 
+    def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> None:
+        """Return None: what it takes is settled by the model, the slots and the context alone."""
+
 
 def gguf_file(model: str) -> Path:
     """Return the GGUF file that ``model`` names.

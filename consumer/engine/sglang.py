@@ -24,7 +24,7 @@ from consumer.engine.api import (
     Renderer,
     Reply,
 )
-from consumer.engine.launch import sglang_launch
+from consumer.engine.launch import lighter_sglang, sglang_launch
 from consumer.engine.process import log_path
 from consumer.engine.promtext import samples, total
 from consumer.engine.sglang_boot import Boot, boot_of_log, capacity_of
@@ -164,6 +164,14 @@ class SglangEngine:
 
         path = locate_model(spec.model)
         return HfRenderer(spec.model if path is None else str(path))
+
+    def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> tuple[EngineSpec, str] | None:
+        """Lower the share of memory taken at the start, or how many requests run at once."""
+        return lighter_sglang(
+            spec,
+            fraction=facts.capacity.mem_fraction if facts else None,
+            running=facts.max_running if facts else None,
+        )
 
 
 def sampling_params(sampling: Sampling, seed: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import structlog
 
 from common.errors import EngineError
 from consumer.engine.api import Engine, EngineFacts, EngineLoad, EngineSpec
-from consumer.engine.crashloop import CrashLoop
+from consumer.engine.crashloop import CrashLoop, MemoryDeaths
 from consumer.engine.gpu import EngineLock
 from consumer.engine.http import EngineHttp
 from consumer.engine.leftovers import end_leftovers
@@ -48,8 +48,10 @@ class Supervisor:
     Promises: at most one engine at its place; after a crash, a stall or a condemnation it comes
     back with growing pauses, and after ``budget.attempts`` failed starts in a row it stays FATAL,
     with the engine's last words (after ``budget.lives``, where a life answered something or was
-    ended by an item under suspicion). When an incarnation that was READY goes down, ``on_down`` is
-    called once, with its number and the reason, and then every call on its ``http`` ends.
+    ended by an item under suspicion). Where it ran out of GPU memory twice within
+    ``budget.memory_seconds``, the next one takes a step less of it: ``lowered`` says what. When an
+    incarnation that was READY goes down, ``on_down`` is called once, with its number and the
+    reason, and then every call on its ``http`` ends.
     Does not drain: stop feeding before :meth:`stop`.
 
     Args:
@@ -85,6 +87,7 @@ class Supervisor:
         self.restarts = 0
         self.facts: EngineFacts | None = None
         self.last_error: EngineError | None = None
+        self.lowered: list[str] = []  # what was made smaller for want of GPU memory, in words
         self.in_flight = in_flight
         self.on_down = on_down
         self.stall_seconds = stall_seconds
@@ -92,6 +95,7 @@ class Supervisor:
         self.suspected: Callable[[], bool] = lambda: False
         self._budget = budget or StartBudget()
         self._loop = CrashLoop(self._budget.attempts, self._budget.lives)
+        self._memory = MemoryDeaths(self._budget.memory_seconds)
         self._signals = signals or Signals()
         self._check = check
         self._lock = EngineLock(spec)
@@ -180,9 +184,23 @@ class Supervisor:
             if isinstance(down, EngineError) or _lasting(down) or self._loop.over:
                 await self._to(EngineState.FATAL)
                 return
+            if _out_of_memory(down) and self._memory.died(time.monotonic()):
+                self._lower()
             await asyncio.sleep(self._pause())
             self.restarts += 1
             await self._to(EngineState.STARTING)
+
+    def _lower(self) -> None:
+        """Let the next engine take a step less of the GPU's memory, if there is such a step."""
+        minutes = round(self._budget.memory_seconds / 60)
+        why = f"it ran out of GPU memory twice within {minutes} minutes"
+        lighter = self.engine.lighter(self.spec, self.facts)
+        if lighter is None:
+            log.warning("engine.not_lowered", why=why, because="nothing is known to be lowered")
+            return
+        self.spec, change = lighter
+        self.lowered.append(change)
+        log.warning("engine.lowered", change=change, why=why)
 
     async def _live(self) -> EngineDownError | EngineError:
         """Run one incarnation to its end; return why it ended."""
@@ -256,6 +274,10 @@ class Supervisor:
 
 def _lasting(down: EngineDownError | EngineError) -> bool:
     return isinstance(down, EngineDownError) and bool(down.failure and down.failure.lasting)
+
+
+def _out_of_memory(down: EngineDownError | EngineError) -> bool:
+    return isinstance(down, EngineDownError) and bool(down.failure and down.failure.memory)
 
 
 def _log(spec: EngineSpec) -> Path | str:

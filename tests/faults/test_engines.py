@@ -8,11 +8,13 @@ import signal
 
 import psutil
 import pytest
+import structlog
 
 from common.errors import EngineError, Exit
 from common.records import Sampling
 from consumer import start
 from consumer.engine.supervisor import StartBudget
+from producer.status_view import worker_lines
 from tests.support.consumers import World, world_of
 from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
 from tests.support.servers import eventually
@@ -200,6 +202,23 @@ async def test_running_out_of_gpu_memory_in_mid_run_is_a_restart(world, launched
         await world.generated(40)
         assert await engine_starts(world) == 2
     assert_each_once_and_uncharged(world, 40)
+
+
+@row("B5")
+async def test_an_engine_that_runs_out_of_memory_twice_comes_back_smaller(world, launched) -> None:
+    """What it takes now is in the log and on the status screen; nobody is charged for it."""
+    await world.load(40)
+    broken = {"crash_on_request": 12, "crash_above": 0.91, "crash_words": OUT_OF_MEMORY}
+    flags = ("--mem-fraction-static", "0.93", *SLOW, *faults(**broken))
+    change = "--mem-fraction-static 0.93 -> 0.9"
+    with structlog.testing.capture_logs() as logs:
+        async with world.serving(budget=BUDGET, flags=flags):
+            await world.generated(40)
+            assert await engine_starts(world) == 3
+            (worker,) = await world.runs.workers()
+    assert_each_once_and_uncharged(world, 40)
+    assert [log["change"] for log in logs if log["event"] == "engine.lowered"] == [change]
+    assert f"for want of GPU memory: {change}" in worker_lines([worker])[0]
 
 
 @row("B6")

@@ -41,6 +41,7 @@ class Faults:
     """Switches; all off. The control endpoint sets them by name while the server runs."""
 
     crash_on_request: int = 0  # exit at the n-th /generate from now (1 is the next)
+    crash_above: float = 0.0  # the crash is not for an engine that takes a smaller share of memory
     crash_code: int = 1
     crash_words: str = "Scheduler hit an exception"
     kill_text: str = ""  # a prompt that holds this ends the server

@@ -75,6 +75,7 @@ class FakeServer:
             "context_length": self.args.context_length,
             "max_total_num_tokens": self.args.max_total_tokens,
             "max_running_requests": self.args.max_running_requests,
+            "mem_fraction_static": self.args.mem_fraction_static,
         }
         effective = {"effective_max_running_requests_per_dp": self.args.max_running_requests}
         info["internal_states"][0] |= effective
@@ -358,6 +359,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--context-length", type=int)
     parser.add_argument("--max-running-requests", type=int, default=8)
     parser.add_argument("--max-queued-requests", type=int)
+    parser.add_argument("--mem-fraction-static", type=float, default=0.9)
     parser.add_argument("--max-total-tokens", type=int, default=100_000)
     parser.add_argument("--token-seconds", type=float, default=0.001)
     parser.add_argument("--prefill-seconds", type=float, default=0.0)
@@ -378,7 +380,9 @@ def main(argv: list[str]) -> int:
         print(args.refuse, flush=True)
         return 1
     server = FakeServer(args)
-    server.scheduler.faults = Faults(**json.loads(args.faults))
+    faults = server.scheduler.faults = Faults(**json.loads(args.faults))
+    if args.mem_fraction_static < faults.crash_above:
+        faults.crash_on_request = 0
     if args.ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asyncio.run(server.serve())

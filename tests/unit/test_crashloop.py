@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from consumer.engine.crashloop import CrashLoop
+from consumer.engine.crashloop import CrashLoop, MemoryDeaths
 
 
 def lives(loop: CrashLoop, *kinds: str) -> list[bool]:
@@ -40,3 +40,13 @@ def test_the_pause_grows_with_the_failures_in_a_row():
     assert loop.in_a_row == 2
     lives(loop, "long")
     assert loop.in_a_row == 0
+
+
+def test_each_two_deaths_for_want_of_memory_within_the_window_call_for_less():
+    deaths = MemoryDeaths(window_seconds=100)
+    assert [deaths.died(now) for now in (0, 100, 110, 120)] == [False, True, False, True]
+
+
+def test_deaths_for_want_of_memory_that_lie_apart_are_chance():
+    deaths = MemoryDeaths(window_seconds=100)
+    assert [deaths.died(now) for now in (0, 101, 300, 399)] == [False, False, False, True]

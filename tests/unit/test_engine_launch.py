@@ -10,7 +10,12 @@ from common.errors import EngineError, UsageError
 from consumer.cli import command
 from consumer.engine import engine_named, guard, llama_server, sglang_server
 from consumer.engine.api import EngineSpec, check_ids
-from consumer.engine.launch import engine_environment, llamacpp_launch, sglang_launch
+from consumer.engine.launch import (
+    engine_environment,
+    lighter_sglang,
+    llamacpp_launch,
+    sglang_launch,
+)
 from consumer.engine.llamacpp import gguf_file
 from consumer.engine.sglang_flags import flags_for
 
@@ -115,3 +120,33 @@ def test_who_wants_the_small_model_without_sglang_is_told_of_the_other_engine():
     with pytest.raises(EngineError) as refusal:
         command.main(["--model", "smollm2", "--engine", "sglang"], standalone_mode=False)
     assert "--engine llamacpp" in refusal.value.fix
+
+
+def lowered(*flags, fraction=None, running=None, **fields):
+    found = lighter_sglang(spec(flags=flags, **fields), fraction=fraction, running=running)
+    return found and (found[1], found[0].flags[len(flags) :])
+
+
+@pytest.mark.row("B5")
+def test_an_engine_out_of_memory_takes_a_smaller_share_of_it():
+    """The flag of the user counts, else what the engine itself said; the last of two flags wins."""
+    less = ("--mem-fraction-static", "0.9")
+    assert lowered("--mem-fraction-static", "0.93", fraction=0.5) == (
+        f"{less[0]} 0.93 -> 0.9",
+        less,
+    )
+    assert lowered("--mem-fraction-static=0.93") == (f"{less[0]} 0.93 -> 0.9", less)
+    assert lowered(fraction=0.903)[1] == ("--mem-fraction-static", "0.873")
+    twice = ("--mem-fraction-static", "0.93", *less)
+    assert lowered(*twice)[1] == ("--mem-fraction-static", "0.87")
+
+
+@pytest.mark.row("B5")
+def test_where_the_share_is_unknown_or_small_fewer_requests_run():
+    assert lowered(running=40)[0] == "--max-running-requests 40 -> 30"
+    assert lowered(fraction=0.52, max_running=8)[0] == "--max-running-requests 8 -> 6"
+    fewer, _ = lighter_sglang(spec(max_running=64), fraction=None, running=40)
+    assert "--max-running-requests 30" in " ".join(sglang_launch(fewer, "m", fewer.flags).argv)
+    assert fewer.max_running is None, "the flag is given once"
+    assert lowered() is None
+    assert lowered(max_running=1) is None
