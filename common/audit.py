@@ -7,6 +7,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from common.records import Verdict
+
+TRUNCATED = "truncated"  # as a reason to hold a run; the other is the faults
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """How the first rows of a run went: those that were handed out first are watched."""
+
+    state: str = "off"  # off | watching | passed | held
+    rows: int = 0  # how many are watched
+    finished: int = 0  # of those: each counts by its first finished try
+    faults: int = 0  # of the finished; classes that the run keeps are none
+    classes: dict[str, int] = field(default_factory=dict)  # of the finished; the commonest first
+    held_for: str = ""  # faults | truncated, where the run is held for it, or was
+    accepted: tuple[str, ...] = ()  # of these two: what does not hold the run
+
+    @property
+    def worst(self) -> str:
+        """The class to look at where the run is held; "" where all is well."""
+        if self.held_for == TRUNCATED:
+            return TRUNCATED
+        bad = [name for name in self.classes if name not in (Verdict.OK, Verdict.TRUNCATED)]
+        return next(iter([*bad, *(name for name in self.classes if name != Verdict.OK)]), "")
+
+    @property
+    def cause(self) -> str:
+        """Why the run is held, in words; "" if it is not held by this."""
+        if self.state != "held":
+            return ""
+        bad = self.classes.get(TRUNCATED, 0) if self.held_for == TRUNCATED else self.faults
+        names = [name for name in self.classes if name != Verdict.OK]
+        names.sort(key=lambda name: name != self.worst)
+        return (
+            f"{bad:,} of the first {self.finished:,} rows went wrong"
+            f" ({100 * bad / max(1, self.finished):.0f} %): "
+            + ", ".join(f"{self.classes[name]:,} {name}" for name in names)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
@@ -38,6 +77,7 @@ class RunCounts:
     failures: dict[str, int] = field(default_factory=dict)  # failed tries by class
     verdicts: dict[str, int] = field(default_factory=dict)  # taken results by verdict
     hold_reason: str = ""
+    canary: Canary = field(default_factory=Canary)
     priority: int = 0
     closing: str = ""  # names the last closing; no two have the same name
     at: float = 0.0  # when the sample was taken

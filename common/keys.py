@@ -30,6 +30,7 @@ Types and meanings of the keys of one run (``n`` is an item's number, ``R-n`` it
     turns         hash    n -> finished turns of a conversation under way (zstd of their JSON)
     seen          hash    job id -> when RQ was first seen to move it (unix ms)
     foreign       list    ids found in the queue that are not the run's
+    canary        hash    n -> "": a watched item, or the class of its first finished try
     reference     string  how the first engine that served the run answered the test prompts
     scratch       any     of use inside one script only
 """
@@ -173,6 +174,10 @@ class RunKeys:
         return self._own("foreign")
 
     @property
+    def canary(self) -> str:
+        return self._own("canary")
+
+    @property
     def reference(self) -> str:
         return self._own("reference")
 
@@ -219,6 +224,7 @@ class RunKeys:
             self.scratch,
             RUNS,
             STARTED,
+            self.canary,
         ]
 
 

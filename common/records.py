@@ -124,6 +124,9 @@ class RunSettings:
     retry_max_tokens: int | None = None  # the limit of tries after the first; None: as the first
     keep_answers: bool = False  # nothing is generated: the rows' own answers are tokenized
     reproducible: bool = False  # only engines that give equal tokens for equal seeds may serve it
+    canary_rows: int = 200  # how many completions, the first handed out, are watched; 0: none
+    canary_faults: float = 0.1  # the share of bad ones that holds the run; 0: none does
+    canary_truncated: float = 0.5  # the share of those cut off that does; 0: none does
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,11 @@ class RunManifest:
     source: str
     genq_version: str
     version: int = RUN_VERSION
+    # Of a child run, which redoes items of another: its item j is the j-th of `parent_items`.
+    parent: str = ""
+    parent_fingerprint: str = ""
+    parent_reason: str = ""  # the verdict that its parent's completions of them have
+    parent_items: str = ""  # a bitmap, as `common.family` packs it
 
     @property
     def items(self) -> int:

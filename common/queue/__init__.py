@@ -3,6 +3,8 @@
 prompts.py    items waiting, leased, retried: what producers and consumers do
 results.py    results on their way: what the sink does
 run_state.py  runs as a whole: create, list, pause, close, count
+run_facts.py  what Redis says of a run, as records
+canary.py     whether the first rows go well
 same_run.py   whether a run is the one that a command means
 scan.py       which items are anywhere, for repair
 workers.py    workers as RQ registers them

@@ -187,9 +187,7 @@ class PromptQueue:
         )
         return [_OUTCOMES[letter] for letter in answer.decode()]
 
-    async def save_turns(
-        self, worker: WorkerName, item: Item, token: Token, packed: bytes
-    ) -> bool:
+    async def save_turns(self, worker: WorkerName, item: Item, token: Token, packed: bytes) -> bool:
         """Keep the finished turns of a conversation for the item's next holder.
 
         They are gone when the item is answered, dead or cancelled. Returns whether they are kept:

@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from common.audit import RunCounts, check_counts
-from common.errors import QueueError, RunClosedError
+from common.audit import check_counts
+from common.errors import RunClosedError
 from common.ids import Epoch, Item, RunName, WorkerName, item_of_job, new_epoch
 from common.keys import RQ_SUSPENDED, RUNS, RunKeys
 from common.queue import workers
+from common.queue.canary import canary_facts
 from common.queue.failures import FailureInfo, read_reasons
+from common.queue.run_facts import run_counts, run_info, texts, texts_of
 from common.queue.same_run import refuse_other, settings_digest
 from common.queue.scan import open_bitmap
 from common.queue.scripts import ANY_EPOCH, Scripts, explain, run_is_over
-from common.records import RunInfo, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     import redis.asyncio
 
+    from common.audit import RunCounts
     from common.queue.prompts import QueueLimits
-    from common.records import RunManifest
+    from common.records import RunInfo, RunManifest, Verdict
 
 CANCEL_ITEMS = 1000
 REQUEUE_ITEMS = 500
@@ -57,10 +59,18 @@ class Runs:
     def _scripts(self, run: RunName, epoch: str = ANY_EPOCH) -> Scripts:
         return Scripts(self._redis, run, epoch)
 
-    async def create(self, manifest: RunManifest, *, priority: int = 0, store: str = "") -> RunInfo:
+    async def create(
+        self,
+        manifest: RunManifest,
+        *,
+        priority: int = 0,
+        store: str = "",
+        accepted: Collection[str] = (),
+    ) -> RunInfo:
         """Make the run, under a new epoch; the same run is returned as it is.
 
-        ``store`` is the URL of the object storage that holds it.
+        ``store`` is the URL of the object storage that holds it; ``accepted`` is what its canary
+        does not hold it for any more.
 
         Raises:
             ConflictError: a run of this name has other rows or settings, or is in another store.
@@ -73,6 +83,7 @@ class Runs:
             "created_by": manifest.genq_version,
             "settings": settings_digest(manifest),
             "store": store,
+            **canary_facts(manifest, accepted),
         }
         answer = await self._scripts(manifest.run).call(
             "create",
@@ -82,14 +93,14 @@ class Runs:
             priority,
             *(part for pair in facts.items() for part in pair),
         )
-        info = _run_info(manifest.run, _texts(answer))
+        info = run_info(manifest.run, texts(answer))
         refuse_other(info, manifest, store)
         return info
 
     async def get(self, run: RunName) -> RunInfo | None:
         """Return what Redis knows of a run, or None."""
         facts = await self._ask(run, self._redis.hgetall(RunKeys(run).meta))
-        return _run_info(run, _texts_of(facts)) if facts else None
+        return run_info(run, texts_of(facts)) if facts else None
 
     async def list(self) -> list[RunInfo]:
         """Return all runs: the highest priority first, then the oldest."""
@@ -106,7 +117,7 @@ class Runs:
         """
         for _ in range(_SETTLE_TRIES):
             answer = await self._scripts(run).call("sample")
-            counts = _run_counts(run, answer)
+            counts = run_counts(run, answer)
             if not check_counts(counts):
                 break
             await asyncio.sleep(_SETTLE_SECONDS)
@@ -134,12 +145,19 @@ class Runs:
         """Say that all chunks were enqueued; a run that was paused or held meanwhile stays so."""
         await self._move(run, "open", "loading")
 
-    async def pause(self, run: RunName) -> None:
-        """Hand nothing out until `resume`; what is leased goes on."""
-        await self._steer(run, "paused", "loading", "open", "held")
+    async def pause(self, run: RunName) -> str:
+        """Hand nothing out until `resume`; what is leased goes on.
 
-    async def resume(self, run: RunName) -> None:
-        """Hand out again, after `pause` or `hold`."""
+        Returns the state before: a held run stays held.
+        """
+        return await self._steer(run, "paused", "loading", "open")
+
+    async def resume(self, run: RunName) -> str:
+        """Hand out again, after `pause`. Returns the state before: a held run stays held."""
+        return await self._steer(run, "open", "paused")
+
+    async def accept(self, run: RunName) -> None:
+        """Let a held run go on; its canary does not hold it for the same reason again."""
         await self._steer(run, "open", "paused", "held")
 
     async def hold(self, run: RunName, reason: str) -> None:
@@ -239,6 +257,14 @@ class Runs:
             told += await self._ask(run, read_reasons(self._redis, run, some))
         return told
 
+    async def watched(self, run: RunName) -> dict[Item, str]:
+        """Return the first items, which the canary watches, with the class that each came to.
+
+        "" for one that has not finished; none at all once the canary is content.
+        """
+        found = await self._ask(run, self._redis.hgetall(RunKeys(run).canary))
+        return {Item(int(item)): name.decode() for item, name in found.items()}
+
     async def failures_by_class(self, run: RunName) -> dict[str, int]:
         """Return how many items are dead, by class; the commonest first."""
         tally: dict[str, int] = {}
@@ -289,100 +315,17 @@ class Runs:
         before = await self._scripts(run).call("state", to, reason, *origins)
         return str(before.decode())
 
-    async def _steer(self, run: RunName, to: str, *origins: str, reason: str = "") -> None:
+    async def _steer(self, run: RunName, to: str, *origins: str, reason: str = "") -> str:
         before = await self._move(run, to, *origins, reason=reason)
         if before in ("closed", "cancelled"):
             raise run_is_over(run, before, f"cannot be {'resumed' if to == 'open' else to}")
+        return before
 
     async def _ask(self, run: RunName, question: Any) -> Any:
         try:
             return await question
         except (RedisError, OSError) as error:
             raise explain(error, run, "reading") from error
-
-
-def _texts(flat: Sequence[bytes]) -> dict[str, str]:
-    parts = [part.decode() for part in flat]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _texts_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in fields.items()}
-
-
-def _run_info(run: RunName, facts: Mapping[str, str]) -> RunInfo:
-    try:
-        return RunInfo(
-            run=run,
-            epoch=Epoch(facts["epoch"]),
-            state=facts["state"],
-            priority=int(facts["priority"]),
-            items=int(facts["total"]),
-            fingerprint=facts["fingerprint"],
-            model=facts["model"],
-            model_fingerprint=facts["model_fingerprint"],
-            created=int(facts["created"]) / 1000,
-            hold_reason=facts.get("hold_reason", ""),
-            settings=facts.get("settings", ""),
-            store=facts.get("store", ""),
-        )
-    except (KeyError, ValueError) as error:
-        raise QueueError(
-            f"What Redis holds of run {run} cannot be read.", why=str(error)
-        ) from error
-
-
-def _run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
-    numbers, facts, counters = answer[0], _texts(answer[1]), _texts(answer[2])
-    queued, waiting, leased, generated, committed, dead, done, ghosts, foreign = numbers[:9]
-    stray_holders, stray_mirrors, finished, taking, now_ms, overdue_ms = numbers[9:]
-
-    def number(name: str) -> int:
-        return int(counters.get(name, 0))
-
-    def named(prefix: str) -> dict[str, int]:
-        found = {name: int(n) for name, n in counters.items() if name.startswith(prefix)}
-        return {name.removeprefix(prefix): n for name, n in found.items() if n}
-
-    def since(name: str) -> float | None:
-        # Never negative: the server's clock may have been set back.
-        return max(0, now_ms - int(counters[name])) / 1000 if name in counters else None
-
-    return RunCounts(
-        run=run,
-        epoch=facts["epoch"],
-        state=facts["state"],
-        total=int(facts["total"]),
-        loaded=number("loaded"),
-        queued=queued,
-        waiting=waiting,
-        leased=leased,
-        generated=generated,
-        committed=committed,
-        dead=dead,
-        ghosts=ghosts,
-        foreign=foreign,
-        done=done,
-        committed_counter=number("committed"),
-        stray_holders=stray_holders,
-        stray_mirrors=stray_mirrors,
-        finished_window=finished,
-        taking=taking,
-        stream_bytes=number("stream_bytes"),
-        prompt_tokens=number("prompt_tokens"),
-        completion_tokens=number("completion_tokens"),
-        wasted_tokens=number("wasted_tokens"),
-        failures=named("failure:"),
-        verdicts=named("verdict:"),
-        hold_reason=facts.get("hold_reason", ""),
-        priority=int(facts["priority"]),
-        closing=f"{facts['epoch']}-{facts.get('closing', 0)}-{facts.get('closed', 0)}",
-        at=now_ms / 1000,
-        oldest_wait=overdue_ms / 1000,
-        since_lease=since("last_lease"),
-        since_result=since("last_result"),
-        since_commit=since("last_commit"),
-    )
 
 
 def _bit(bits: bytes, item: int) -> bool:

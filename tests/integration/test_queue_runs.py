@@ -102,7 +102,9 @@ async def test_a_held_run_says_why_and_goes_on_when_told(bench):
     info = await bench.runs.get(RUN)
     assert (info.state, info.hold_reason) == ("held", "9 of 10 answers are empty")
     assert await bench.lease() == []
-    await bench.runs.resume(RUN)
+    assert await bench.runs.resume(RUN) == await bench.runs.pause(RUN) == "held"
+    assert (await bench.runs.get(RUN)).state == "held"
+    await bench.runs.accept(RUN)
     info = await bench.runs.get(RUN)
     assert (info.state, info.hold_reason) == ("open", "")
     assert len(await bench.lease()) == 1

@@ -2,12 +2,14 @@
 
 The machine drives the real scripts on a real server. It keeps no model of the queue: after each
 step the audit must find nothing, each loaded item must be in exactly one place, no item may have
-had two results taken, and RQ's own counts must agree.
+had two results taken, and RQ's own counts must agree. The canary must have counted the first tries
+of the first items, and must hold the run exactly where they are bad, never twice for one reason.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 import redis
@@ -42,11 +44,16 @@ ITEMS = 1040  # a full chunk and a part of one; deep enough for ghosts
 LIMITS = QueueLimits(
     lease_seconds=60, stream_entries=60, max_deliveries=4, retry_base_seconds=5, max_deaths=5
 )
+CANARY = {"canary_rows": 16, "canary_faults": 0.35, "canary_truncated": 0.5}
 WORKERS = [WorkerName("w0"), WorkerName("w1")]
 
 workers = st.sampled_from(WORKERS)
 counts = st.integers(1, 5)
 picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=4)
+
+
+def need(reason, rows):
+    return max(5, math.ceil(CANARY[f"canary_{reason}"] * rows))
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -64,6 +71,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.leases = []  # (worker, item, token) of every delivery ever, the latest last
         self.last = {}  # (worker, call) -> what its last call that changed something was about
         self.firsts = {}  # item -> how many results were taken
+        self.tries = {}  # item -> class of its first finished try, since the canary began
+        self.accepted = set()  # what the run may not be held for any more
         self.taken = []  # job ids that a stock worker has taken
         self.running = []  # (job id, execution) that a stock worker runs
 
@@ -79,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self):
-        info = self.do(self.runs.create(manifest(ITEMS)))
+        info = self.do(self.runs.create(manifest(ITEMS, **CANARY)))
         self.info = info
         self.queue = PromptQueue(self.client, RUN, info.epoch, LIMITS)
         self.stream = ResultStream(self.client, RUN, info.epoch, LIMITS)
@@ -110,8 +119,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=workers, n=counts, again=st.booleans())
     def lease(self, worker, n, again):
         request = new_nonce()
+        held = self.do(self.runs.get(RUN)).state == "held"
         leased = self.twice(lambda: self.queue.lease(worker, n, request=request), again=again)
-        assert len({one.token for one in leased}) == len(leased) <= n
+        assert len({one.token for one in leased}) == len(leased) <= (0 if held else n)
         self.leases += [(worker, one.item, one.token) for one in leased]
 
     @rule(worker=workers)
@@ -126,12 +136,20 @@ class QueueMachine(RuleBasedStateMachine):
             held = self.held(worker, item, token)
             assert lost == ([] if held else [item])
 
-    @rule(numbers=picks, again=st.booleans(), foreign=st.booleans())
-    def complete(self, numbers, again, foreign):
+    @rule(
+        numbers=picks,
+        again=st.booleans(),
+        foreign=st.booleans(),
+        verdict=st.sampled_from([Verdict.OK, Verdict.TRUNCATED]),
+    )
+    def complete(self, numbers, again, foreign, verdict):
         batch = [
-            Finished(item, Token("0" * 18) if foreign else token, Verdict.OK, b"x" * 50, 1, 2)
+            Finished(item, Token("0" * 18) if foreign else token, verdict, b"x" * 50, 1, 2)
             for _, item, token in self.pick(numbers)
         ]
+        self.bring(batch, again=again)
+
+    def bring(self, batch, *, again=False):
         request = new_nonce()
         outcomes = self.twice(
             lambda: self.queue.complete(WORKERS[0], batch, request=request), again=again
@@ -139,6 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
         for finished, outcome in zip(batch, outcomes, strict=True):
             if outcome is Outcome.FIRST:
                 self.firsts[finished.item] = self.firsts.get(finished.item, 0) + 1
+                self.tries.setdefault(finished.item, finished.verdict)
 
     @rule(numbers=picks, again=st.booleans())
     def release(self, numbers, again):
@@ -174,12 +193,28 @@ class QueueMachine(RuleBasedStateMachine):
                 engine_died=died,
                 alone=alone,
             )
-            known = self.last.get((worker, "fail")) == (item, failure.token)
-            held = self.held(worker, item, failure.token)
-            outcomes = self.twice(lambda w=worker, f=[failure]: self.queue.fail(w, f), again=again)
-            assert (outcomes == [FailOutcome.STALE]) == (not held and not known)
-            if held:
-                self.last[worker, "fail"] = (item, failure.token)
+            self.end(worker, failure, again=again)
+
+    def end(self, worker, failure, *, again=False):
+        item = failure.item
+        known = self.last.get((worker, "fail")) == (item, failure.token)
+        held = self.held(worker, item, failure.token)
+        outcomes = self.twice(lambda: self.queue.fail(worker, [failure]), again=again)
+        assert (outcomes == [FailOutcome.STALE]) == (not held and not known)
+        if held:
+            self.last[worker, "fail"] = (item, failure.token)
+            if failure.charged:
+                self.tries.setdefault(item, failure.verdict)
+
+    @rule(worker=workers, verdict=st.sampled_from([Verdict.EMPTY, Verdict.TRUNCATED]))
+    def rows_go_wrong(self, worker, verdict):
+        leased = self.do(self.queue.lease(worker, 6, request=new_nonce()))
+        self.leases += [(worker, one.item, one.token) for one in leased]
+        if verdict is Verdict.TRUNCATED:
+            self.bring([Finished(one.item, one.token, verdict, b"x", 1, 2) for one in leased])
+            return
+        for one in leased:
+            self.end(worker, Failure(one.item, one.token, verdict, "a reason", charged=True))
 
     @rule()
     def reap(self):
@@ -219,6 +254,17 @@ class QueueMachine(RuleBasedStateMachine):
         for dead in registry.get_job_ids()[:2]:
             registry.requeue(dead)
 
+    @rule(pause_first=st.booleans())
+    def go_on(self, pause_first):
+        if pause_first:
+            self.do(self.runs.pause(RUN))
+            if self.do(self.runs.resume(RUN)) == "paused":
+                return
+        canary = self.do(self.runs.sample(RUN)).canary
+        self.do(self.runs.accept(RUN))
+        if canary.state == "held":
+            self.accepted.add(canary.held_for)
+
     @rule()
     def rq_info(self):
         before = self.do(self.runs.sample(RUN))
@@ -249,6 +295,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.do(scripts.call("cancel", 300))
         if not steps:
             self.do(self.runs.cancel(RUN))
+        if self.sync.hget(self.keys.meta, "canary") == b"held":
+            self.tries.clear()  # it watches anew
         self.do(self.runs.reopen(RUN))
         stored = self.sync.get(self.keys.committed) or b""
         self.do(self.runs.restore(RUN, self.info.epoch, committed=stored))
@@ -304,6 +352,7 @@ class QueueMachine(RuleBasedStateMachine):
             counts = self.do(self.runs.sample(RUN))
             assert check_counts(counts) == []
             self.rq_agrees(counts)
+            self.canary_agrees(counts)
 
     def rq_agrees(self, counts):
         # Ids of answered items that are too deep to be looked for still count for RQ.
@@ -311,6 +360,33 @@ class QueueMachine(RuleBasedStateMachine):
         started = StartedJobRegistry(queue=self.rq).get_job_count(cleanup=False)
         assert started == counts.leased or self.running or self.taken
         assert FailedJobRegistry(queue=self.rq).get_job_count(cleanup=False) == counts.dead
+
+    def canary_agrees(self, counts):
+        canary, watched = counts.canary, self.do(self.runs.watched(RUN))
+        assert canary.finished == sum(canary.classes.values()) <= canary.rows <= 16
+        assert (counts.state == "held") == (canary.state == "held")
+        assert set(canary.accepted) == self.accepted
+        if canary.state == "passed":
+            assert canary.finished == canary.rows
+            return
+        finished = {item: name for item, name in watched.items() if name}
+        assert len(finished) == canary.finished
+        assert len(watched) <= canary.rows
+        assert finished == {item: name for item, name in self.tries.items() if item in watched}
+        bad = {
+            "faults": canary.finished - canary.classes.get("ok", 0) - self.kept(canary),
+            "truncated": self.kept(canary),
+        }
+        assert bad["faults"] == canary.faults
+        if canary.state == "held":
+            assert canary.held_for not in self.accepted
+            assert bad[canary.held_for] >= need(canary.held_for, canary.rows)
+        else:
+            open_reasons = set(bad) - self.accepted
+            assert all(bad[why] < need(why, canary.rows) for why in open_reasons)
+
+    def kept(self, canary):
+        return canary.classes.get("truncated", 0)
 
     @invariant()
     def each_item_is_in_one_place(self):

@@ -19,9 +19,9 @@ RUN = run_name("sixteen-letters0")
 ONE, TWO = WorkerName("one"), WorkerName("two")
 
 
-def manifest(items, *, run=RUN, attempts=3, fingerprint="f" * 64, model="model"):
+def manifest(items, *, run=RUN, attempts=3, fingerprint="f" * 64, model="model", **more):
     """A run of ``items`` items, as far as the queue cares."""
-    settings = RunSettings(model=model, model_fingerprint="m", max_attempts=attempts)
+    settings = RunSettings(model=model, model_fingerprint="m", max_attempts=attempts, **more)
     return RunManifest(
         run=run,
         settings=settings,
@@ -99,9 +99,9 @@ class QueueBench:
         self.limits = limits or QueueLimits()
         self.runs = Runs(self.client, self.limits)
 
-    async def load(self, items=20, *, limits=None, attempts=3):
+    async def load(self, items=20, *, limits=None, attempts=3, **settings):
         limits = limits or self.limits
-        info = await self.runs.create(manifest(items, attempts=attempts))
+        info = await self.runs.create(manifest(items, attempts=attempts, **settings))
         self.queue = PromptQueue(self.client, RUN, info.epoch, limits)
         self.stream = ResultStream(self.client, RUN, info.epoch, limits)
         for chunk in range(-(-items // 1000)):

@@ -4,9 +4,9 @@
 local call = redis.call
 local queue, inter, wip, scheduled, failed, finished, jobs, results, workers, queues, suspended,
   meta, counts, lease, holder, done, committed, chunks, stream, deliveries, deaths, dead, ghosts,
-  expired, answers, seen, foreign, turns, lock, scratch, runs, started = unpack(KEYS)
+  expired, answers, seen, foreign, turns, lock, scratch, runs, started, canary = unpack(KEYS)
 local run = ARGV[1]
-local known = call('HMGET', meta, 'epoch', 'state', 'total', 'max_attempts', 'reloaded')
+local known = call('HMGET', meta, 'epoch', 'state', 'total', 'max_attempts', 'reloaded', 'canary')
 local epoch, state = known[1], known[2]
 local total, max_attempts = tonumber(known[3]), tonumber(known[4])
 if ARGV[2] ~= '*' and ARGV[2] ~= epoch then

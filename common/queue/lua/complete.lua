@@ -31,6 +31,7 @@ for i = 6, #ARGV, 6 do
     add('verdict:' .. verdict, 1)
     add('prompt_tokens', ARGV[i + 4])
     add('completion_tokens', tokens)
+    watch(n, verdict, false)
   end
 end
 for name, value in pairs(tally) do call('HINCRBY', counts, name, value) end

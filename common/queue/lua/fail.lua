@@ -50,6 +50,7 @@ for i = #ARGV - 6, 10, -7 do -- from the last, so that what goes to the head kee
     call('HINCRBY', counts, 'wasted_tokens', ARGV[i + 5])
     if kind == 'charged' or kind == 'final' then
       charged = charged + 1
+      watch(n, class, true)
       outcome = charge(n, record, tonumber(ARGV[i + 6]), kind == 'final')
     else
       outcome = back(n, kind)

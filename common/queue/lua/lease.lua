@@ -14,7 +14,7 @@ if (state ~= 'open' and state ~= 'loading') or call('EXISTS', suspended) == 1
   or tonumber(call('HGET', counts, 'stream_bytes') or 0) >= tonumber(ARGV[8]) then
   return ''
 end
-local history = troubled()
+local history, unwatched = troubled(), to_watch()
 local answer, held, due, mirror, mine, time = {}, {}, {}, {}, {}, iso()
 
 local function budget(n, id)
@@ -47,6 +47,7 @@ local function hand_out(n, id)
   call('HSET', jobs .. n, 'data', DATA, 'origin', run, 'status', 'started',
     'worker_name', worker, 'started_at', time)
   call('PERSIST', jobs .. n)
+  if unwatched > 0 then unwatched = unwatched - call('HSETNX', canary, n, '') end
   put(due, now + span, n)
   put(held, n, token .. ' ' .. worker)
   put(mirror, '+inf', id .. ':' .. token)

@@ -18,4 +18,5 @@ call('DEL', scratch)
 call('SET', done, call('GET', committed) or '')
 local bits = call('BITCOUNT', committed)
 call('HSET', counts, 'loaded', bits, 'committed', bits)
+if watching then watch_anew() end
 return bits
