@@ -136,6 +136,28 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
 
 @cli.command(
     epilog=_examples(
+        "gen-producer report prompts --price 2.50",
+        "gen-producer report prompts --json | jq '.longest, .limit'",
+    )
+)
+@_run
+@click.option("--out", metavar="FILE.html", help="Default: RUN-report.html; - for stdout.")
+@click.option("--price", type=click.FloatRange(0), metavar="P", help="Of a GPU for an hour.")
+@click.option("--examples", is_flag=True, help="Show prompts and answers of what went wrong.")
+@_json
+def report(run: str, *, out: str | None, price: float | None, examples: bool, as_json: bool) -> int:
+    """Write a run's page: lengths against the limit, verdicts, speed, failures, waste, cost.
+
+    Reads storage, and Redis if it is up; changes nothing. --json without --out writes no page.
+    """
+    from producer.report.command import run_report  # noqa: PLC0415 - see the module
+
+    console = _console(as_json=as_json)
+    return run_report(run, _settings(), console, out=out, price=price, examples=examples)
+
+
+@cli.command(
+    epilog=_examples(
         "gen-producer failed prompts --limit 5",
         "gen-producer failed prompts --json | jq .failures",
     )

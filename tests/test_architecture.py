@@ -22,6 +22,7 @@ MAX_FUNCTION_LINES = 60
 # Library -> the only places that may import it.
 OWNERS = {
     "aiohttp": ("consumer/engine/http.py",),
+    "matplotlib": ("producer/report/figures.py",),
     "minio": ("common/s3",),
     "urllib3": ("common/s3",),
     "optuna": ("consumer/tuning/search.py",),

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.parts.opening import datasets_line, duckdb_line
+
 if TYPE_CHECKING:
     from consumer.sink.finish import Summary
-
-_SQL_READERS = {"parquet": "read_parquet", "jsonl.zst": "read_json"}
-_LOADERS = {"parquet": "parquet", "jsonl.zst": "json"}
-
-
-def duckdb_line(glob: str, suffix: str) -> str:
-    """Return a query that shows the completions below ``glob``."""
-    reader = _SQL_READERS[suffix]
-    return f"SELECT row_id, verdict, content FROM {reader}('{glob}') ORDER BY k;"  # noqa: S608 - for people to paste
-
-
-def datasets_line(glob: str, suffix: str) -> str:
-    """Return a Python expression that loads the completions below ``glob``."""
-    return f'datasets.load_dataset("{_LOADERS[suffix]}", data_files="{glob}", split="train")'
 
 
 def closing_lines(summary: Summary, url: str) -> list[str]:

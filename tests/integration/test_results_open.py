@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from common.parts import SUFFIXES, codec_for
-from consumer.sink.card import datasets_line, duckdb_line
+from common.parts.opening import datasets_line, duckdb_line
 from tests.support.completions import completion
 
 FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)

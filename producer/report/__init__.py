@@ -1,0 +1,1 @@
+"""`gen-producer report`: a run as one page, and the same numbers as JSON."""
