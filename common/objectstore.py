@@ -123,6 +123,22 @@ class RunPaths:
         return f"{self.index_prefix}part-{number:08}.json"
 
     @property
+    def children_prefix(self) -> str:
+        return f"{self.run}/children/"
+
+    def child(self, run: RunName) -> str:
+        """Key of the object that says that ``run`` is a child of this one."""
+        return f"{self.children_prefix}{run_name(run)}.json"
+
+    def child_name(self, key: str) -> RunName:
+        """Return the run that a key below ``children/`` names."""
+        return run_name(key.removeprefix(self.children_prefix).removesuffix(".json"))
+
+    @property
+    def accepted(self) -> str:
+        return f"{self.run}/accepted.json"
+
+    @property
     def failed(self) -> str:
         return f"{self.run}/failed.jsonl"
 

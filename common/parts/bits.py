@@ -23,6 +23,12 @@ class Bits:
     def __len__(self) -> int:
         return int.from_bytes(self._bytes, "big").bit_count()
 
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers that are in, in order."""
+        for at, byte in enumerate(self._bytes):
+            if byte:
+                yield from (at * 8 + bit for bit in range(8) if byte & (0x80 >> bit))
+
     def add(self, item: int) -> bool:
         """Put an item in; return whether it was not there. Raises IndexError if out of range."""
         if not 0 <= item < self.size:
