@@ -164,6 +164,7 @@ class Consumer:
         finally:
             await end_tasks([asked, *work, *background])
             await self.client.close()
+            await self.pump.runner.close()
             await supervisor.stop(now=self._stopping.hurried.is_set())
             await self.display.report(state="stopped")
             await self._parts.reporter.close()

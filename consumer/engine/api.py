@@ -201,6 +201,22 @@ class Renderer(Protocol):
         """
         ...
 
+    async def encode(self, text: str) -> list[int]:
+        """Return the ids of a text by itself; special tokens that it spells are such tokens.
+
+        Raises:
+            EngineError: the engine that tokenizes could not be asked.
+        """
+        ...
+
+    async def template(self) -> str:
+        """Return the text of the chat template; "" where it cannot be seen.
+
+        Raises:
+            EngineError: the engine that renders could not be asked.
+        """
+        ...
+
 
 class Engine(Protocol):
     """One server's dialect."""

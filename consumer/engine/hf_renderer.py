@@ -35,6 +35,16 @@ class HfRenderer:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._decode, ids)
 
+    async def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without an opening token."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: self._load().encode(text))
+
+    async def template(self) -> str:
+        """Return the chat template's text."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: self._load().template)
+
     def _render(self, messages: Sequence[Mapping[str, Any]], thinking: bool | None) -> list[int]:  # noqa: FBT001 - called through an executor
         return self._load().render([dict(message) for message in messages], thinking=thinking)
 

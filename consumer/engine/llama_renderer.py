@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from common.errors import EngineError
+from common.tokens import THINKING_SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,9 +34,11 @@ class LlamaRenderer:
         """Return the token ids of a conversation, with the answer's turn opened."""
         body: dict[str, Any] = {"messages": [dict(message) for message in messages]}
         if thinking is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": thinking}
+            body["chat_template_kwargs"] = dict.fromkeys(THINKING_SWITCHES, thinking)
         answer = await self._ask("/apply-template", body)
-        return await self._tokenize(str(answer["prompt"]))
+        # The template's own opening token was taken off by the server if the tokenizer puts it
+        # there, so exactly one stays.
+        return await self._tokenize(str(answer["prompt"]), opening=True)
 
     async def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids`` without control tokens."""
@@ -45,28 +48,36 @@ class LlamaRenderer:
             return ""
         return str((await self._ask("/detokenize", {"tokens": plain}))["content"])
 
-    async def _tokenize(self, text: str) -> list[int]:
-        # add_special: the template's own opening token was taken off by the server if the
-        # tokenizer puts it there, so exactly one stays.
-        body = {"content": text, "add_special": True, "parse_special": True}
+    async def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without an opening token."""
+        return await self._tokenize(text, opening=False)
+
+    async def template(self) -> str:
+        """Return the chat template's text, as the model's file has it."""
+        return str((await self._props()).get("chat_template") or "")
+
+    async def _tokenize(self, text: str, *, opening: bool) -> list[int]:
+        body = {"content": text, "add_special": opening, "parse_special": True}
         return [int(i) for i in (await self._ask("/tokenize", body))["tokens"]]
 
     async def _specials(self) -> frozenset[int]:
         if self._special is None:
-            reply = await self._http.get("/props", _SECONDS)
-            if not reply.ok:
-                raise _unreachable("/props", reply)
-            props = orjson.loads(reply.body)
+            props = await self._props()
             marks = set(_MARKS.findall(props.get("chat_template") or ""))
             marks |= {props.get("bos_token"), props.get("eos_token")} - {None, ""}
             found = [await self._one_token(mark) for mark in sorted(marks)]
             self._special = frozenset(i for i in found if i is not None)
         return self._special
 
+    async def _props(self) -> dict[str, Any]:
+        reply = await self._http.get("/props", _SECONDS)
+        if not reply.ok:
+            raise _unreachable("/props", reply)
+        return dict(orjson.loads(reply.body))
+
     async def _one_token(self, mark: str) -> int | None:
-        body = {"content": mark, "add_special": False, "parse_special": True}
-        tokens = (await self._ask("/tokenize", body))["tokens"]
-        return int(tokens[0]) if len(tokens) == 1 else None
+        tokens = await self.encode(mark)
+        return tokens[0] if len(tokens) == 1 else None
 
     async def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:

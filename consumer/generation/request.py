@@ -51,8 +51,9 @@ def build(
 ) -> GenerateRequest | Fault:
     """Return the request for one turn, or why there can be none.
 
-    ``max_tokens`` is the row's or the run's, or what the context leaves, whichever is least. A
-    prompt is never cut: one that leaves no room for a single token is ``too_long``.
+    ``max_tokens`` is the row's or the run's (in a try after the first, the run's limit for those,
+    if it is higher), or what the context leaves, whichever is least. A prompt is never cut: one
+    that leaves no room for a single token is ``too_long``.
     """
     try:
         check_ids(input_ids, facts.vocab_size)
@@ -66,11 +67,15 @@ def build(
             f" {len(input_ids) + room} for prompt and answer together",
         )
     sampling = sampling_of(row, settings)
-    asked = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
+    limit = sampling.max_tokens
+    if limit is not None and attempt.number > 1 and settings.retry_max_tokens is not None:
+        limit = max(limit, settings.retry_max_tokens)
+    asked = room if limit is None else min(room, limit)
     seed = seed_of(row, settings, attempt)
     return GenerateRequest(
         rid=secrets.token_hex(16),
         input_ids=input_ids,
         sampling=replace(sampling, max_tokens=max(1, asked), seed=seed),
         seed=seed,
+        fresh=settings.reproducible,
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consumer.engine.api import Answer, GenerateRequest, Reply
+    from consumer.generation.thinking import Parts
 
 TEXT_BYTES = 400  # of an engine's words in a fault's text
 TAIL_TOKENS = 2048  # how much of an answer's end is searched for a loop
@@ -46,21 +47,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
-    """How a model family marks its thoughts; ``opened``: the prompt already began one."""
-
-    start: str = "<think>"
-    end: str = "</think>"
-    opened: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
-    """An answer, taken apart and classed."""
+    """An answer and its class."""
 
     verdict: Verdict
-    reasoning: str | None  # None where there was no thought at all
-    content: str
+    parts: Parts
     text: str  # why it is not ok, for people; else empty
 
 
@@ -78,14 +69,14 @@ def examine(reply: Reply, sent: GenerateRequest, read: Callable[[bytes], Answer]
     return _misfit(answer, sent) or answer
 
 
-def judge(answer: Answer, text: str, thinking: Thinking) -> Judged:
-    """Class a whole answer whose output ids decode to ``text``."""
-    reasoning, content, closed = split_thought(text, thinking)
+def judge(answer: Answer, parts: Parts) -> Judged:
+    """Class a whole answer that was taken apart into ``parts``."""
+    reasoning, content = parts.reasoning, parts.content
     cut = answer.finish_reason == "length"
     if period := loop_period(answer.output_ids, CUT_REPEATS if cut else STOPPED_REPEATS):
         what = Verdict.LOOPING, f"its end repeats {period} tokens again and again"
     elif reasoning is not None and not content.strip():
-        after = "nothing follows the thought" if closed else "the thought never ended"
+        after = "nothing follows the thought" if parts.closed else "the thought never ended"
         what = Verdict.THOUGHT_ONLY, f"{after} ({answer.completion_tokens} tokens)"
     elif not content.strip():
         what = Verdict.EMPTY, f"no text in {answer.completion_tokens} tokens"
@@ -93,29 +84,7 @@ def judge(answer: Answer, text: str, thinking: Thinking) -> Judged:
         what = Verdict.TRUNCATED, f"cut off at {answer.completion_tokens} tokens"
     else:
         what = Verdict.OK, ""
-    return Judged(what[0], reasoning, content, what[1])
-
-
-def split_thought(text: str, thinking: Thinking) -> tuple[str | None, str, bool]:
-    """Return (reasoning, content, whether the thought was closed) of an answer's text.
-
-    A closing mark without an opening one means that the prompt had opened the thought.
-    """
-    body = text.lstrip()
-    began = body.startswith(thinking.start)
-    if began:
-        body = body[len(thinking.start) :]
-    thought, mark, rest = body.partition(thinking.end)
-    if mark and (began or thinking.opened or thinking.start not in thought):
-        return thought.strip(), rest.lstrip("\n"), True
-    if began or thinking.opened:
-        return body.strip(), "", False
-    return None, text, True
-
-
-def opens_thought(prompt_tail: str, thinking: Thinking) -> bool:
-    """Return whether a prompt that ends with ``prompt_tail`` leaves a thought open."""
-    return prompt_tail.rstrip().endswith(thinking.start)
+    return Judged(what[0], parts, what[1])
 
 
 def loop_period(ids: Sequence[int], repeats: int) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.records import Sampling, Verdict
 from consumer.engine import engine_named
 from consumer.engine.api import Answer, GenerateRequest, Reply
-from consumer.generation.verdict import Fault, Thinking, examine, judge, loop_period
+from consumer.generation.thinking import FAMILIES, Thinking, cut_ids, split_thought
+from consumer.generation.verdict import Fault, examine, judge, loop_period
 
 SENT = GenerateRequest(rid="ab" * 16, input_ids=[1, 2], sampling=Sampling(max_tokens=4), seed=0)
 STATUSES = st.one_of(st.none(), st.just(200), st.integers(100, 599))
@@ -48,10 +49,10 @@ def test_any_answer_gets_a_class_and_only_whole_text_is_ok(answer, text, opened)
     if answer is None:
         answer = Answer(None, [], text, "stop", 2, 0, 0, "")
     examine(Reply(200, b""), SENT, lambda _: answer)
-    judged = judge(answer, text, Thinking(opened=opened))
+    judged = judge(answer, split_thought(text, Thinking(opened=opened)))
     assert judged.verdict in Verdict
     if judged.verdict is Verdict.OK:
-        assert judged.content.strip()
+        assert judged.parts.content.strip()
         assert answer.finish_reason != "length"
 
 
@@ -64,3 +65,33 @@ def test_a_planted_loop_is_always_found(head, unit, times) -> None:
     while len(unit) * times < 128:
         times += 1
     assert 0 < loop_period(head + unit * times, 4) <= len(unit)
+
+
+ids = st.lists(st.integers(0, 3), max_size=12)
+marks = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
+
+
+@settings(max_examples=60)
+@given(said=ids, start=marks, end=marks, close=marks | st.just(()), opened=st.booleans())
+def test_a_thought_is_always_within_the_answer(said, start, end, close, opened) -> None:
+    thinking = Thinking(opened=opened, start_ids=start, end_ids=end, close_ids=close)
+    cut = cut_ids(said, thinking)
+    if cut is not None:
+        assert 0 <= cut.thought <= cut.end <= cut.answer <= len(said)
+        if cut.closed:
+            assert tuple(said[cut.answer - len(end) : cut.answer]) == end
+        else:
+            assert cut.answer == len(said)
+
+
+@settings(max_examples=60)
+@given(thought=st.text(max_size=30), content=st.text(max_size=30), family=st.sampled_from(FAMILIES))
+def test_what_is_written_is_taken_apart_again(thought, content, family) -> None:
+    if any(mark in thought + content for mark in (family.start, family.end)):
+        return
+    text = family.written(thought, content, opened=False)
+    parts = split_thought(text, Thinking(family.start, family.end))
+    assert parts.content.startswith(family.gap.strip("\n"))
+    assert parts.content.endswith(content.lstrip("\n"))
+    if not family.close:
+        assert parts.reasoning == thought.strip()

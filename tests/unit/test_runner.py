@@ -1,119 +1,18 @@
-"""One item to one outcome: policies, turns, and who is charged."""
+"""One item to one outcome: policies, who is charged, and what an engine may do."""
 
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
-import orjson
 import pytest
 
-from common.codec import decompress, loads
-from common.ids import Epoch, Item, RunName, Token, WorkerName
-from common.records import (
-    Leased,
-    Policy,
-    Row,
-    RunInfo,
-    RunManifest,
-    RunSettings,
-    Sampling,
-    Verdict,
-)
-from consumer.engine.api import Answer, EngineFacts, Reply
-from consumer.engine.states import EngineState
-from consumer.generation.client import Client
+from common.codec import dumps
+from common.records import Policy, Sampling, Verdict
+from consumer.engine.api import Reply
 from consumer.generation.render import Prompts
-from consumer.generation.runner import Ready, Runner
-from consumer.leases.catalogue import ActiveRun
-from consumer.leases.fetcher import Work
-from consumer.leases.keeper import Held
+from consumer.generation.runner import Ready
+from tests.support.runners import FACTS, Bytes, build, completion, run, work
 from tests.support.servers import eventually
-
-FACTS = EngineFacts("sglang", "0.0", "m", "", 300, 200, 8, None)
-RUN = RunName("r")
-
-
-class Dialect:
-    """An engine's dialect over replies that a test has scripted, in memory."""
-
-    name = "sglang"
-
-    def __init__(self, *replies) -> None:
-        self.replies = list(replies)
-        self.bodies: list[dict] = []
-        self.aborted: list[str] = []
-
-    def generate(self, request):
-        return "/generate", {"rid": request.rid, "ids": list(request.input_ids)}
-
-    def read(self, body):
-        return Answer(**orjson.loads(body))
-
-    async def abort(self, _http, rid):
-        self.aborted.append(rid)
-
-    async def get(self, _path, _seconds):
-        return Reply(404, b"")
-
-    async def post(self, _path, body, _seconds):
-        self.bodies.append(body)
-        reply = self.replies.pop(0)
-        if callable(reply):
-            return await reply()
-        if isinstance(reply, Reply):
-            return reply
-        text, reason = reply
-        answer = {
-            "rid": body["rid"],
-            "output_ids": list(text.encode()),
-            "text": text,
-            "finish_reason": reason,
-            "prompt_tokens": len(body["ids"]),
-            "completion_tokens": len(text),
-            "cached_tokens": 0,
-            "detail": "",
-        }
-        return Reply(200, orjson.dumps(answer))
-
-
-class Bytes:
-    """A tokenizer of bytes, whose template refuses one word."""
-
-    async def render(self, messages, *, thinking):
-        text = "|".join(f"{m['role']}:{m['content']}" for m in messages)
-        if "unspeakable" in text:
-            raise ValueError("no such role")
-        return list(text.encode())
-
-    async def decode(self, ids):
-        return bytes(ids).decode(errors="replace")
-
-
-def work(*contents: str, deaths: int = 0, attempt: int = 1, **settings) -> Work:
-    run_settings = RunSettings(model="m", model_fingerprint="", **settings)
-    info = RunInfo(RUN, Epoch("e"), "open", 0, 1, "f", "m", "", 0.0)
-    manifest = RunManifest(RUN, run_settings, "f", 1, 1, [], "", "", "")
-    leased = Leased(Item(3), Token("t"), attempt, attempt, deaths)
-    messages = [{"role": "user", "content": content} for content in contents]
-    row = Row(i=3, messages=messages, id="mine", metadata={"a": 1})
-    return Work(ActiveRun(info, manifest, None), Held(info, leased, None), row, 0)
-
-
-def build(*replies):
-    dialect = Dialect(*replies)
-    serving = SimpleNamespace(state=EngineState.READY, incarnation=1, http=dialect)
-    client = Client(dialect, serving)
-    return dialect, client, Runner(dialect, client, WorkerName("w"))
-
-
-async def run(item: Work, *replies):
-    _, _, runner = build(*replies)
-    return await runner.run(item, Ready(FACTS, Prompts(Bytes())))
-
-
-def completion(ended) -> dict:
-    return loads(decompress(ended.finished.payload, limit_bytes=1 << 20))
 
 
 async def test_a_good_answer_becomes_a_completion_with_all_that_was_seen_and_said() -> None:
@@ -131,33 +30,47 @@ async def test_a_good_answer_becomes_a_completion_with_all_that_was_seen_and_sai
     assert record["metadata"] == {"a": 1}
 
 
-async def test_turns_are_answered_one_by_one_without_earlier_thoughts() -> None:
-    ended = await run(work("a", "b"), ("<think>x</think>one", "stop"), ("two", "stop"))
-    record = completion(ended)
-    assert [m["content"] for m in record["messages"]] == ["a", "one", "b"]
-    assert record["content"] == "two"
-    assert ended.finished.completion_tokens == len("<think>x</think>one") + len("two")
+ANSWERS = {  # an answer of each class that has one
+    Verdict.TRUNCATED: ("Par", "length"),
+    Verdict.EMPTY: (" \n", "stop"),
+    Verdict.THOUGHT_ONLY: ("<think>hm", "length"),
+    Verdict.LOOPING: ("again and " * 20, "length"),
+}
 
 
-@pytest.mark.parametrize(
-    ("policy", "finished", "final"),
-    [(Policy.KEEP, True, None), (Policy.RETRY, False, False), (Policy.DEAD, False, True)],
-)
-async def test_the_runs_policy_decides_about_a_row_fault(policy, finished, final) -> None:
-    ended = await run(work("hi", policies={"truncated": str(policy)}), ("Par", "length"))
-    assert bool(ended.finished) is finished
-    if finished:
-        assert ended.finished.verdict is Verdict.TRUNCATED
-        assert completion(ended)["verdict"] == "truncated"
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("verdict", ANSWERS)
+async def test_the_runs_policy_decides_about_a_row_fault(verdict, policy) -> None:
+    ended = await run(work("hi", policies={str(verdict): str(policy)}), ANSWERS[verdict])
+    if policy is Policy.KEEP:
+        record = completion(ended)
+        assert ended.finished.verdict is verdict
+        assert record["verdict"] == verdict
+        assert bytes(record["output_ids"]).decode() == ANSWERS[verdict][0]
     else:
+        assert ended.finished is None
+        assert ended.failure.verdict is verdict
         assert ended.failure.charged
-        assert ended.failure.final is final
-        assert ended.failure.completion_tokens == 3
+        assert ended.failure.final is (policy is Policy.DEAD)
+        assert ended.failure.completion_tokens == len(ANSWERS[verdict][0])
 
 
-async def test_a_flagged_earlier_turn_flags_the_completion() -> None:
-    ended = await run(work("a", "b"), ("on", "length"), ("two", "stop"))
-    assert ended.finished.verdict is Verdict.TRUNCATED
+async def test_a_retry_of_what_was_cut_off_may_be_longer() -> None:
+    limits = {"sampling": Sampling(max_tokens=5), "retry_max_tokens": 9}
+    for attempt, limit in ((1, 5), (2, 9), (3, 9)):
+        ended = await run(work("hi", attempt=attempt, **limits), ("ok", "stop"))
+        assert completion(ended)["sampling"]["max_tokens"] == limit
+
+
+async def test_an_engine_that_saw_fewer_tokens_is_no_success() -> None:
+    async def short():
+        answer = {"rid": None, "output_ids": [1], "text": "x", "finish_reason": "stop"}
+        counts = {"prompt_tokens": 6, "completion_tokens": 1, "cached_tokens": 0, "detail": ""}
+        return Reply(200, dumps(answer | counts))
+
+    ended = await run(work("hi"), short)
+    assert ended.failure.verdict is Verdict.INPUT_TRUNCATED
+    assert ended.failure.charged
 
 
 async def test_a_row_that_cannot_be_asked_is_dead_at_once() -> None:

@@ -7,15 +7,8 @@ import pytest
 
 from common.records import Sampling, Verdict
 from consumer.engine.api import Answer, GenerateRequest, Reply
-from consumer.generation.verdict import (
-    Fault,
-    Thinking,
-    examine,
-    judge,
-    loop_period,
-    opens_thought,
-    split_thought,
-)
+from consumer.generation.thinking import Parts, Thinking, split_thought
+from consumer.generation.verdict import Fault, examine, judge, loop_period
 
 RID = "0123456789abcdef" * 2
 SENT = GenerateRequest(rid=RID, input_ids=[1, 2, 3], sampling=Sampling(max_tokens=8), seed=1)
@@ -148,19 +141,15 @@ def test_counted_tokens_that_are_not_there_are_malformed() -> None:
     ],
 )
 def test_an_answer_is_taken_apart_and_classed(text, opened, finish, apart) -> None:
-    judged = judge(answer(finish_reason=finish), text, Thinking(opened=opened))
-    assert (judged.verdict, judged.reasoning, judged.content) == apart
+    parts = split_thought(text, Thinking(opened=opened))
+    judged = judge(answer(finish_reason=finish), parts)
+    assert (judged.verdict, judged.parts.reasoning, judged.parts.content) == apart
     assert bool(judged.text) == (judged.verdict is not Verdict.OK)
-
-
-def test_an_answer_about_thinking_marks_is_not_a_thought() -> None:
-    text = "Models write <think> and </think> around it."
-    assert split_thought(text, Thinking()) == (None, text, True)
 
 
 def test_a_cut_off_answer_that_repeats_itself_loops() -> None:
     looping = answer(output_ids=[9, 8, *[1, 2, 3] * 60], finish_reason="length")
-    judged = judge(looping, "text", Thinking())
+    judged = judge(looping, Parts(None, "text"))
     assert judged.verdict is Verdict.LOOPING
     assert "3 tokens" in judged.text
 
@@ -184,10 +173,4 @@ def test_loops_are_found_by_their_period(ids, repeats, period) -> None:
 
 def test_a_refrain_that_ends_by_itself_is_no_loop() -> None:
     song = answer(output_ids=[*range(40)] * 5, finish_reason="stop")
-    assert judge(song, "la la", Thinking()).verdict is Verdict.OK
-
-
-def test_a_prompt_opens_a_thought_only_at_its_very_end() -> None:
-    assert opens_thought("assistant\n<think>\n", Thinking())
-    assert not opens_thought("<think>\n\n</think>\n\n", Thinking())
-    assert not opens_thought("what is <think>?\nassistant\n", Thinking())
+    assert judge(song, Parts(None, "la la")).verdict is Verdict.OK
