@@ -31,6 +31,7 @@ OTHER_VARIABLES = frozenset(
         CONFIG_FILE_VARIABLE,
         "GENQ_DEBUG",
         "GENQ_ENGINE_API_KEY",
+        "GENQ_ENGINE_TEXT_ONLY",
         "GENQ_FAILPOINT",
         "GENQ_STACK",
     }
@@ -96,6 +97,7 @@ class Settings(BaseSettings):
     # What consumers generate with
     model: str = Field("", description="Model: a folder, a .gguf file or a name.")
     engine: Literal["sglang", "llamacpp"] = "sglang"
+    profile: str = Field("auto", description="Engine flags: a profile's name, auto or none.")
     gpus: str = Field("", description="For `rq worker-pool`: the GPUs of this host, as in 0,1,2,3.")
 
     # The queue

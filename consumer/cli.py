@@ -7,24 +7,74 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.cliutil import run_cli, version_option
+from common.cliutil import Bytes, run_cli, version_option
 from common.errors import EngineError
 
 if TYPE_CHECKING:
     from common.settings import Settings
 
-EPILOG = """
-\b
-Examples:
-  gen-consumer --gpu 0 --model Qwen/Qwen3.6-27B
-  gen-consumer --engine llamacpp --model smollm2 --run my-run --burst
-"""
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_DEFAULT = "serve"
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+_flags = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE FLAGS]")
 
 
-@click.command(
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+def _examples(*lines: str, commands: bool = False) -> str:
+    """Return an epilog that click does not rewrap."""
+    text = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    if commands:
+        text += "\n\n\b\nOther commands (gen-consumer COMMAND -h):\n" + "\n".join(
+            f"  {name:<9} {one.get_short_help_str(80)}"
+            for name, one in sorted(command.commands.items())
+            if name != _DEFAULT
+        )
+    return text
+
+
+class _Serving(click.Command):
+    """The command without a name, whose help tells of the others as well."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.epilog = _examples(
+            "gen-consumer --gpu 0 --model /models/Qwen3.6-27B",
+            "gen-consumer --engine llamacpp --model smollm2 --run my-run --burst",
+            commands=True,
+        )
+        super().format_epilog(ctx, formatter)
+
+
+class _Group(click.Group):
+    """A group that serves where no command is named: ``gen-consumer --gpu 3``."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        return serve.make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+class _CardMemory(Bytes):
+    """A card's memory as it is sold: 141GB are 141 GiB, about what nvidia-smi shows."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = value.upper().replace("GB", "GIB") if isinstance(value, str) else value
+        return super().convert(text, param, ctx)
+
+
+@click.group(cls=_Group, context_settings=_CONTEXT)
+def command() -> None:
+    """Keep one GPU's engine full, and see what it could do."""
+
+
+@command.command(_DEFAULT, cls=_Serving, hidden=True, context_settings=_CONTEXT)
 @click.option("--gpu", type=click.IntRange(min=0), help="The GPU to serve, counted by the host.")
 @click.option("--model", help="Model: a folder, a .gguf file or a name.  [GENQ_MODEL]")
 @click.option("--run", "runs", multiple=True, help="Only this run; may be repeated.")
@@ -32,14 +82,18 @@ Examples:
     "--engine", type=click.Choice(["sglang", "llamacpp"]), help="What generates.  [GENQ_ENGINE]"
 )
 @click.option("--url", help="Attach to a running engine; nothing is launched.")
+@click.option(
+    "--profile", metavar="P", help="Engine flags: a profile, auto or none.  [GENQ_PROFILE]"
+)
+@click.option("--print-command", is_flag=True, help="Print the engine's start as a shell script.")
 @click.option("--burst", is_flag=True, help="End when nothing is left to lease.")
 @click.option("--max-running", type=click.IntRange(min=1), help="Requests at once in the engine.")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and answer together.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Prometheus, on loopback.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE FLAGS]")
+@_flags
 @version_option()
-def command(**given: Any) -> int:
+def serve(**given: Any) -> int:
     """Keep one GPU's engine full with leased prompts until stopped.
 
     Serves every run of the engine's model, best priority first. SIGTERM or Ctrl-C drains: what
@@ -50,14 +104,11 @@ def command(**given: Any) -> int:
     from common.ids import run_name  # noqa: PLC0415
     from common.settings import load_settings  # noqa: PLC0415
     from common.telemetry.logs import setup_logging  # noqa: PLC0415
-    from consumer.start import Options, serve  # noqa: PLC0415
+    from consumer.start import Options, print_command  # noqa: PLC0415
+    from consumer.start import serve as run  # noqa: PLC0415
 
-    settings = load_settings(
-        **{name: given[name] for name in ("model", "engine", "metrics_port", "log_level")}
-    )
-    setup_logging(level=settings.log_level, form=settings.log_format)
-    if not given["url"]:
-        _refuse_gguf_without_sglang(settings)
+    names = ("model", "engine", "metrics_port", "log_level", "profile")
+    settings = load_settings(**{name: given[name] for name in names})
     options = Options(
         gpu=given["gpu"],
         url=given["url"],
@@ -67,7 +118,84 @@ def command(**given: Any) -> int:
         context=given["context"],
         flags=given["flags"],
     )
-    return int(asyncio.run(serve(settings, options)))
+    if given["print_command"]:
+        return int(print_command(settings, options))
+    setup_logging(level=settings.log_level, form=settings.log_format)
+    if not given["url"]:
+        _refuse_gguf_without_sglang(settings)
+    return int(asyncio.run(run(settings, options)))
+
+
+@command.command(
+    context_settings=_CONTEXT,
+    epilog=_examples(
+        "gen-consumer explain --model /models/Qwen3.6-27B --card H200",
+        "gen-consumer explain --gpu-memory 141GB --json -- --mamba-full-memory-ratio 3",
+    ),
+)
+@click.option("--model", metavar="M", help="The model's folder.  [GENQ_MODEL]")
+@click.option("--card", metavar="NAME", help="As in H200, A100 or L40S; default: this GPU.")
+@click.option(
+    "--gpu", type=click.IntRange(min=0), metavar="N", help="Ask NVML about this one; default: 0."
+)
+@click.option("--gpu-memory", type=_CardMemory(), metavar="SIZE", help="As sold: 141GB.")
+@click.option("--profile", metavar="P", help="Take the flags of a profile.")
+@click.option("--prompt-tokens", type=click.IntRange(1), default=1024, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(1), default=1024, show_default=True)
+@click.option(
+    "--accept-length", type=click.FloatRange(1), help="Tokens that a check of drafts yields."
+)
+@_json
+@_flags
+def explain(flags: tuple[str, ...], **options: Any) -> int:
+    """Show what a model takes of a card, what caps it, and which flag lifts that.
+
+    Starts nothing: all is worked out from the model's config.json, the card and the flags.
+    """
+    from common.settings import load_settings  # noqa: PLC0415 - --help starts fast
+    from consumer.tuning.commands import run_explain  # noqa: PLC0415
+
+    settings = load_settings(model=options["model"])
+    return run_explain(options, flags, model=settings.model, state_dir=settings.state_dir)
+
+
+@command.group(
+    invoke_without_command=True,
+    context_settings=_CONTEXT,
+    epilog=_examples("gen-consumer profiles", "gen-consumer profiles show h200-qwen3.6-27b"),
+)
+@_json
+@click.pass_context
+def profiles(ctx: click.Context, *, as_json: bool) -> int | None:
+    """List measured engine settings, or show one with its origin."""
+    if ctx.invoked_subcommand is None:
+        return _list(as_json=as_json)
+    return None
+
+
+@profiles.command("list", context_settings=_CONTEXT)
+@_json
+def list_profiles(*, as_json: bool) -> int:
+    """List every profile: where it belongs, and what it gained."""
+    return _list(as_json=as_json)
+
+
+@profiles.command("show", context_settings=_CONTEXT)
+@click.argument("name")
+@_json
+def show_profile(name: str, *, as_json: bool) -> int:
+    """Show a profile as the TOML file that it is."""
+    from common.settings import load_settings  # noqa: PLC0415 - --help starts fast
+    from consumer.tuning.commands import run_show  # noqa: PLC0415
+
+    return run_show(name, state_dir=load_settings().state_dir, as_json=as_json)
+
+
+def _list(*, as_json: bool) -> int:
+    from common.settings import load_settings  # noqa: PLC0415 - --help starts fast
+    from consumer.tuning.commands import run_list  # noqa: PLC0415
+
+    return run_list(state_dir=load_settings().state_dir, as_json=as_json)
 
 
 def _refuse_gguf_without_sglang(settings: Settings) -> None:

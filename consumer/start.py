@@ -9,6 +9,9 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+import structlog
+
 from common.errors import ConflictError, Exit, UsageError
 from common.objectstore import open_store
 from common.patience import once_there
@@ -20,6 +23,7 @@ from consumer.daemon import Consumer, Parts, Plan, Signals
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec
 from consumer.engine.honesty import Honesty
+from consumer.engine.sglang_flags import installed_version
 from consumer.engine.supervisor import StartBudget, Supervisor
 from consumer.metrics import ConsumerMetrics
 from consumer.reporter import Reporter
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from common.ids import RunName
     from common.settings import Settings
     from consumer.reporter import Worker
+    from consumer.tuning.choice import Choice
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,52 @@ def engine_spec(settings: Settings, options: Options) -> EngineSpec:
     )
 
 
+def profiled(settings: Settings, spec: EngineSpec) -> EngineSpec:
+    """Return the engine's settings with the profile that is wanted; looks at model and GPU.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    choice = _choice(settings, spec)
+    if choice is None:
+        return spec
+    log.info(
+        "engine profile",
+        profile=choice.profile.name if choice.profile else "none",
+        why=choice.why,
+        flags=" ".join(choice.profile.flags) if choice.profile else "",
+    )
+    return choice.spec
+
+
+def _choice(settings: Settings, spec: EngineSpec) -> Choice | None:
+    """Return the profile chosen for an engine that is launched; None: profiles are not for it."""
+    if settings.engine != "sglang" or spec.url is not None:
+        return None
+    from consumer.tuning.choice import choose_profile, surroundings  # noqa: PLC0415 - only SGLang
+
+    return choose_profile(spec, settings.profile, surroundings(spec.model, spec.gpu))
+
+
+def print_command(settings: Settings, options: Options) -> Exit:
+    """Print how the engine would be started, as a shell script.
+
+    Raises:
+        UsageError: there is no such profile, or no start by hand for this engine.
+    """
+    from consumer.tuning.script import script  # noqa: PLC0415 - only for this
+
+    choice = _choice(settings, engine_spec(settings, options))
+    if choice is None:
+        raise UsageError(
+            "There is no start by hand to print.",
+            why="--print-command is for SGLang, launched here; this is another engine, or a URL.",
+            fix="gen-consumer --gpu 0 --model /models/Qwen3.6-27B --print-command",
+        )
+    click.echo(script(choice, installed_version()), nl=False)
+    return Exit.DONE
+
+
 def _key(settings: Settings) -> str:
     return settings.engine_key.get_secret_value() if settings.engine_key else ""
 
@@ -112,7 +165,7 @@ async def serve(
         GenqError: Redis, storage or the engine cannot be used as asked.
     """
     stopping = stopping or Stopping()
-    spec = engine_spec(settings, options)
+    spec = await asyncio.to_thread(profiled, settings, engine_spec(settings, options))
     engine = engine_named(settings.engine)
     redis = await once_there(
         lambda: connect(settings, name="consumer", writes=True), seconds=settings.wait_seconds

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,14 @@ from consumer.engine.launch import lighter_sglang, sglang_launch
 from consumer.engine.process import log_path
 from consumer.engine.promtext import samples, total
 from consumer.engine.sglang_boot import Boot, boot_of_log, capacity_of
-from consumer.engine.sglang_flags import LOADS, SERVER_INFO, flags_for
+from consumer.engine.sglang_flags import (
+    LOADS,
+    SERVER_INFO,
+    TEXT_ONLY,
+    flags_for,
+    installed_version,
+)
+from consumer.engine.sglang_server import TEXT_ONLY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,8 +73,11 @@ class SglangEngine:
                 fix="pip install 'genq[sglang]'    (or attach to a running server with --url)",
             )
         path = locate_model(spec.model)
-        flags = flags_for(_installed(), spec.flags)
-        return sglang_launch(spec, spec.model if path is None else str(path), flags)
+        flags = flags_for(installed_version(), spec.flags)
+        launch = sglang_launch(spec, spec.model if path is None else str(path), flags)
+        if TEXT_ONLY in spec.flags and TEXT_ONLY not in flags:
+            return replace(launch, env={**launch.env, TEXT_ONLY_VARIABLE: "1"})
+        return launch
 
     def generate(self, request: GenerateRequest) -> tuple[str, dict[str, Any]]:
         """Return path and body of a generation."""
@@ -264,13 +274,6 @@ def count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r} is not a count")
     return value
-
-
-def _installed() -> str:
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _detail(reason: Mapping[str, Any]) -> str:

@@ -7,10 +7,15 @@ it would change more.
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import EngineError
+
+# For a model with a vision side that is only sent text. Before 0.5.18 no flag says so:
+# consumer/engine/sglang_server.py then does.
+TEXT_ONLY = "--language-model-only"
 
 Release = tuple[int, ...]
 
@@ -41,7 +46,7 @@ CHANGES = (
         was="--enable-gdn-replayssm-spec",
         takes_value=False,
     ),
-    Change((0, 5, 18), "--language-model-only", kind="came", takes_value=False, without="drop"),
+    Change((0, 5, 18), TEXT_ONLY, kind="came", takes_value=False, without="drop"),
     Change((0, 5, 18), "--torchao-config", kind="gone"),
     Change((0, 5, 19), "--prefill-decode-interval", kind="came", without="drop"),
     Change((0, 5, 22), "--cuda-graph-tc-compiler", kind="gone", without="drop"),
@@ -65,6 +70,14 @@ def version_tuple(version: str) -> Release:
             break
         numbers.append(int(part))
     return tuple(numbers)
+
+
+def installed_version() -> str:
+    """Return the release of SGLang in this Python, "" where there is none."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def slots_per_request(strategy: str, *, radix: bool, overlap: bool) -> int:

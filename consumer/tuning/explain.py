@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ from consumer.tuning.roofline import ASSUMED_ACCEPT_LENGTH, Roofline, roofline
 from consumer.tuning.serving import Serving, serving_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from consumer.tuning.model import ModelShape
 
 JSON_VERSION = 1
-_BAR = 40
+_BAR = 24
+_WIDTH = 100
 _LIFTS = 5
 
 
@@ -179,7 +179,14 @@ def as_text(answer: Explanation) -> str:
     if answer.serving.unknown:
         lines.append("Left out of the arithmetic: " + ", ".join(answer.serving.unknown))
     lines += [f"Note: {note}" for note in question.shape.notes]
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in _fold(line))
+
+
+def _fold(line: str) -> list[str]:
+    """Return a line in as many as the width needs; flags stay in one, to be copied."""
+    if len(line) <= _WIDTH or line.lstrip().startswith("--"):
+        return [line]
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _row(name: str, size: int, note: str, whole: int) -> str:
@@ -236,30 +243,3 @@ def _lift_lines(answer: Explanation) -> list[str]:
     if any(lift.changes_outputs for lift in answer.lifts[:_LIFTS]):
         lines.append("! changes what the model answers")
     return lines
-
-
-def question_of(
-    shape: ModelShape,
-    *,
-    card: str | None,
-    memory_bytes: int | None,
-    flags: Sequence[str],
-    prompt_tokens: int,
-    output_tokens: int,
-    accept_length: float | None,
-) -> Question:
-    """Return the question that the command's options ask.
-
-    Raises:
-        UsageError: as :func:`card_for`.
-    """
-    found, size = card_for(card, memory_bytes)
-    return Question(
-        shape=shape,
-        memory_bytes=size,
-        card=found,
-        flags=tuple(flags),
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        accept_length=accept_length,
-    )

@@ -126,6 +126,9 @@ def _candidates(start: _Start) -> Iterator[_Candidate]:
     if start.shape.state is not None:
         yield from _of_states(start, start.shape.state.dtype)
     serving, now = start.serving, start.now
+    if start.shape.vision_complexity and not serving.text_only and serving.mem_fraction is None:
+        changed = replace(serving, text_only=True)
+        yield ("--language-model-only",), changed, False, "nothing is kept back for pictures"
     fraction = safe_fraction(start.shape, start.memory_bytes, serving)
     if fraction > now.mem_fraction:
         changed = replace(serving, mem_fraction=fraction)
@@ -143,12 +146,12 @@ def _of_states(start: _Start, dtype: str) -> Iterator[_Candidate]:
     alone = replace(serving, radix=False, state_slots=None)
     if serving.radix:
         changed, flags = start.filled(alone)
-        note = "one state a request; loses the reuse of shared prompts"
+        note = "one state a request; shared prompts are not reused"
         yield ("--disable-radix-cache", *flags), changed, False, note
     if serving.drafts and not serving.replay:
         changed, flags = start.filled(replace(alone, replay=True))
         switches = ("--disable-radix-cache", "--enable-linear-replayssm-spec")
-        note = "one state a request, and states of drafts are recomputed"
+        note = "one state a request; drafts' states recomputed"
         yield (*switches, *flags), changed, False, note
     if serving.radix and serving.resolved_strategy == "extra_buffer":
         changed, flags = start.filled(replace(serving, strategy="extra_buffer_lazy"))

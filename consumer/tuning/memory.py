@@ -232,7 +232,7 @@ def _draft_parts(shape: ModelShape, draft: int) -> tuple[Part, ...]:
     """The draft's copies of embedding and head are given back once it shares the target's."""
     if not draft:
         return ()
-    note = f"MTP layer; {shape.draft_shared_bytes / GIB:.1f} GiB more until the pools are made"
+    note = f"MTP layer; {shape.draft_shared_bytes / GIB:.1f} GiB more at start"
     return (Part("draft weights", draft - shape.draft_shared_bytes, note),)
 
 

@@ -171,10 +171,25 @@ _SWITCHES: dict[str, tuple[str, bool]] = {
     "--enable-linear-replayssm-spec": ("replay", True),
     "--language-model-only": ("text_only", True),
 }
+# Flags that move no memory, or none to speak of.
+_HARMLESS = {
+    *("--speculative-eagle-topk", "--schedule-policy", "--schedule-conservativeness"),
+    *("--attention-backend", "--sampling-backend", "--grammar-backend", "--enable-metrics"),
+    *("--random-seed", "--decode-log-interval", "--watchdog-timeout", "--load-format"),
+    *("--skip-tokenizer-init", "--stream-interval", "--num-continuous-decode-steps"),
+    *("--scheduler-recv-interval", "--max-queued-requests", "--log-level", "--max-prefill-tokens"),
+    *("--mamba-track-interval", "--reasoning-parser", "--tool-call-parser"),
+}
 _CHOICES = {
     "strategy": ("auto", *STATE_STRATEGIES),
     "state_dtype": ("float32", "bfloat16", "float16"),
 }
+
+
+def moves_memory(flag: str) -> bool:
+    """Return whether the arithmetic takes a flag, of whatever release's name, into account."""
+    name = newest_name(flag.partition("=")[0])
+    return name in _VALUES or name in _SWITCHES
 
 
 def serving_of(flags: Sequence[str]) -> Serving:
@@ -199,7 +214,7 @@ def serving_of(flags: Sequence[str]) -> Serving:
                 value = words.pop(0) if words else ""
             field, read = _VALUES[name]
             found[field] = _read(name, field, value, read)
-        elif name.startswith("-"):
+        elif name.startswith("-") and name not in _HARMLESS:
             unknown.append(name)
     if found.get("speculative") and "draft_tokens" not in found and "draft_steps" in found:
         found["draft_tokens"] = int(str(found["draft_steps"])) + 1
