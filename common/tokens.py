@@ -28,6 +28,7 @@ _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S
 # What templates call the switch: Qwen, GLM, SmolLM3, Hunyuan, ...; DeepSeek, Kimi, Granite.
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
+_HUB_SECONDS = 10.0
 _ENDLESS_TOKENS = 10**9  # what tokenizers call their limit where they know none
 
 
@@ -156,7 +157,7 @@ def load_tokens(model: str, *, download: bool = False) -> Tokens:
         if path.is_file():
             tokens = _from_gguf(path)
         else:
-            tokens = _from_folder(model if not path.is_dir() else str(path), download=download)
+            tokens = _from_folder(str(path) if path.is_dir() else model, download=download)
     except ImportError as error:
         raise EngineError(
             f"The tokenizer of {model} cannot be loaded.",
@@ -190,7 +191,16 @@ def _from_folder(model: str, *, download: bool) -> Tokens:
     from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds to import
     from transformers.utils.hub import cached_file  # noqa: PLC0415 - the same
 
-    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=not download)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError):
+        if not download:
+            raise
+        from huggingface_hub import HfApi  # noqa: PLC0415 - the same
+
+        # One question that fails at once: a download that cannot be had is tried for a minute.
+        HfApi().model_info(model, timeout=_HUB_SECONDS)
+        tokenizer = AutoTokenizer.from_pretrained(model)
     context = None
     with suppress(OSError, ValueError):
         config = cached_file(model, "config.json", local_files_only=not download)

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SHAPES = ("batch", "messages", "conversations", "turns", "prompt", "text")
+_EXPORTS = ("specforge", "speculators", "messages", "openai-batch")
+_KEPT = ("ok", "truncated", "empty", "thought_only", "looping")
 _CONTEXT_HELP = "Tokens of prompt and answer; default: the model's."
+_MORE = click.FloatRange(0, min_open=True)
+_SHARE = click.FloatRange(0, 1)
 _on_error = click.option(
     "--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True
 )
@@ -69,6 +73,9 @@ def cli() -> None:
 @click.option("--retry-max-tokens", type=click.IntRange(1), help="Longest completion of a retry.")
 @click.option("--keep-answers", is_flag=True, default=None, help="Only tokenize the rows' answers.")
 @click.option("--reproducible", is_flag=True, default=None, help="Equal seeds, equal tokens; slow.")
+@click.option("--canary-rows", type=click.IntRange(0), help="First rows watched: 200; 0: none.")
+@click.option("--canary-faults", type=_SHARE, help="Share of bad ones that holds the run: 0.1.")
+@click.option("--canary-truncated", type=_SHARE, help="Share cut off that holds it: 0.5.")
 @click.option("--priority", type=int, default=0, help="Runs of a higher one are served first.")
 @click.option("--format", "shape", type=click.Choice(_SHAPES), help="Shape of rows; else seen.")
 @click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
@@ -87,6 +94,38 @@ def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
     from producer.load_command import run_load  # noqa: PLC0415 - see the module
 
     return run_load(datasets, options, _settings(), _console(as_json=as_json, quiet=quiet))
+
+
+@cli.command(
+    epilog=_examples(
+        "gen-producer plan prompts.jsonl --model /models/Qwen3.6-27B --context 32768",
+        "gen-producer plan a.parquet --like RUN --tokens-per-second 3500 --gpus 7",
+    )
+)
+@click.argument("datasets", metavar="DATASET...", nargs=-1)
+@click.option("--model", metavar="M", help="Model that will answer; default: GENQ_MODEL.")
+@click.option("--context", type=click.IntRange(2), metavar="N", help=_CONTEXT_HELP)
+@click.option("--samples", type=click.IntRange(1, 1000), help="Completions of each row.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest completion.")
+@click.option("--thinking/--no-thinking", default=None, help="Default: as the template does.")
+@click.option("--tokens-per-second", type=_MORE, metavar="T", help="Generated, of one GPU.")
+@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--price", type=click.FloatRange(0), metavar="P", help="Of a GPU for an hour.")
+@click.option("--expect-tokens", type=_MORE, metavar="N", help="Mean length of an answer.")
+@click.option("--like", metavar="RUN", help="Expect answers as long as this finished run's.")
+@click.option("--format", "shape", type=click.Choice(_SHAPES), help="Shape of rows; else seen.")
+@click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
+@_on_error
+@_json
+def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
+    """Say what a load would find and cost: shapes, lengths, rejects, GPU-hours. Changes nothing.
+
+    Exits 3 if rows cannot be loaded, unless --on-error skip.
+    """
+    from producer.plan_command import run_plan  # noqa: PLC0415 - see the module
+
+    return run_plan(datasets, options, _settings(), _console(as_json=as_json))
 
 
 @cli.command(
@@ -136,6 +175,34 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
 
 @cli.command(
     epilog=_examples(
+        "gen-producer export prompts --to specforge train.jsonl",
+        "gen-producer export prompts --to messages --include truncated - | head -1",
+    )
+)
+@_run
+@click.argument("out", metavar="OUT")
+@click.option("--to", required=True, type=click.Choice(_EXPORTS), help="The format.")
+@click.option("--only", multiple=True, type=click.Choice(_KEPT), help="Verdicts; default: ok.")
+@click.option("--include", multiple=True, type=click.Choice(_KEPT), help="Verdicts beside those.")
+@click.option("--per-turn", is_flag=True, help="A row for each generated turn (chat formats).")
+@click.option("--reasoning/--no-reasoning", default=None, help="Thoughts; not in messages, else.")
+@click.option("--compress", type=click.Choice(["none", "gz", "zst"]), help="For folders and -.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@_json
+@_quiet
+def export(run: str, out: str, *, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Write a run's completions as files for trainers and other tools.
+
+    OUT: a file (also .gz, .zst by its name), a folder (a file for each part; resumed), or - for
+    stdout. A file appears when it is whole. speculators holds the engine's own token ids.
+    """
+    from producer.export.command import run_export  # noqa: PLC0415 - see the module
+
+    return run_export(run, out, _settings(), _console(as_json=as_json, quiet=quiet), options)
+
+
+@cli.command(
+    epilog=_examples(
         "gen-producer report prompts --price 2.50",
         "gen-producer report prompts --json | jq '.longest, .limit'",
     )
@@ -167,22 +234,40 @@ def report(run: str, *, out: str | None, price: float | None, examples: bool, as
 @_json
 def failed(run: str, *, limit: int, as_json: bool) -> int:
     """Show the dead letters of a run, with class and text."""
-    return _control("failed", run, as_json=as_json, limit=limit)
+    from producer.dead_letters import run_failed  # noqa: PLC0415 - see the module
+
+    return run_failed(run, _settings(), _console(as_json=as_json), limit=limit)
 
 
 @cli.command(
     epilog=_examples(
-        "gen-producer requeue prompts --dry-run",
         "gen-producer requeue prompts --reason too_long",
+        "gen-producer requeue prompts --reason truncated --max-tokens 16384",
     )
 )
 @_run
 @click.option("--reason", metavar="CLASS", help="Only those of this class, as `failed` shows it.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Redo with this limit.")
+@click.option("--temperature", type=click.FloatRange(0), help="Redo with this temperature.")
+@click.option("--thinking/--no-thinking", default=None, help="Redo with or without.")
+@click.option("--as", "child", metavar="NAME", help="Name of the child run; default: RUN-CLASS.")
 @click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
 @_json
-def requeue(run: str, *, reason: str | None, dry_run: bool, as_json: bool) -> int:
-    """Put dead letters back on the queue, with fresh attempts."""
-    return _control("requeue", run, as_json=as_json, reason=reason, dry_run=dry_run)
+def requeue(run: str, *, dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Queue dead letters again; or, with other settings, redo committed items of a class.
+
+    With --max-tokens, --temperature, --thinking or --as, the committed items of --reason CLASS
+    are done again as a child run. What RUN holds stays; export, report and training take a
+    child's completion where it is ok.
+    """
+    console = _console(as_json=as_json)
+    if all(value is None for name, value in options.items() if name != "reason"):
+        from producer.dead_letters import run_requeue  # noqa: PLC0415 - see the module
+
+        return run_requeue(run, _settings(), console, reason=options["reason"], dry_run=dry_run)
+    from producer.redo_command import run_redo  # noqa: PLC0415 - see the module
+
+    return run_redo(run, _settings(), console, options, dry_run=dry_run)
 
 
 @cli.command(epilog=_examples("gen-producer pause prompts", "gen-producer pause prompts --json"))
@@ -193,12 +278,18 @@ def pause(run: str, *, as_json: bool) -> int:
     return _control("pause", run, as_json=as_json)
 
 
-@cli.command(epilog=_examples("gen-producer resume prompts", "gen-producer resume prompts --json"))
+@cli.command(
+    epilog=_examples("gen-producer resume prompts", "gen-producer resume prompts --accept")
+)
 @_run
+@click.option("--accept", is_flag=True, help="Go on although the first rows went wrong.")
 @_json
-def resume(run: str, *, as_json: bool) -> int:
-    """Hand out items of a paused or held run again."""
-    return _control("resume", run, as_json=as_json)
+def resume(run: str, *, accept: bool, as_json: bool) -> int:
+    """Hand out items of a paused run again.
+
+    A run that was held by itself goes on with --accept, and is not held for that reason again.
+    """
+    return _control("resume", run, as_json=as_json, accept=accept)
 
 
 @cli.command(

@@ -60,7 +60,7 @@ def context_of(asked: int | None, model: str) -> Context | None:
         return Context(asked, f"--context {asked}")
     path = locate_model(model)
     own = own_context(path) if path is not None else None
-    return Context(own, f"the model's own, {model}") if own else None
+    return Context(own, "the model itself") if own else None
 
 
 def too_long(tokens: int, context: Context) -> str | None:

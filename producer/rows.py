@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from common.codec import dumps
 from producer.sources.chat import canonical_row
 from producer.sources.records import TOO_LONG, Fault, Limits, Place, Raw, RowError
 
@@ -92,3 +93,18 @@ def _judged(
                 place = pending[n].place
                 pending[n] = pending[n]._replace(row=Fault(place, refusal, TOO_LONG))
     yield from pending
+
+
+def line_of(row: Row, limit: int) -> bytes:
+    """Return a row's line of its shard.
+
+    Raises:
+        RowError: it has no JSON form, or is too large.
+    """
+    try:
+        line = dumps(row) + b"\n"
+    except TypeError as error:
+        raise RowError(f"it cannot be written as JSON ({error})") from error
+    if len(line) > limit:
+        raise RowError(f"the row is larger than {limit:,} bytes")
+    return line

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from common.codec import ZSTD_LEVEL_STORE, dumps
+from common.codec import ZSTD_LEVEL_STORE
 from common.errors import InputError, UsageError
 from common.prove import input_fingerprint
 from common.records import Row, ShardInfo
-from producer.rows import Found, ReadOptions, usable
+from producer.rows import Found, ReadOptions, line_of, usable
 from producer.sources.chat import UNSUPPORTED
 from producer.sources.reader import read_rows
 from producer.sources.records import Fault, Place, Raw, RowError
@@ -117,7 +117,7 @@ def spool(
     """
     result = Spool(folder)
     try:
-        with _Packer(result) as packer, Tally(folder) as ids:
+        with Packer(result) as packer, Tally(folder) as ids:
             found = usable(read_rows(sources, options.limits), options, check)
             for row, line, place in _lines(found, options, result):
                 packer.add(line, place)
@@ -154,7 +154,7 @@ def _lines(
             continue
         numbered = replace(row, i=result.rows)
         try:
-            line = _line(numbered, options.limits.row_bytes)
+            line = line_of(numbered, options.limits.row_bytes)
         except RowError as error:
             _fault(Fault(place, str(error)), options, result)
             continue
@@ -183,7 +183,7 @@ def _note(row: Row, raw: Raw, notes: Counter[str]) -> None:
             notes[f"rows with {name} (kept as metadata, not used)"] += 1
 
 
-class _Packer:
+class Packer:
     """Writes rows into shards, one row in memory at a time."""
 
     def __init__(self, result: Spool) -> None:
@@ -231,18 +231,3 @@ class _Packer:
         self._places = array("Q")
         self._digest = hashlib.sha256()
         self._zstd = zstd.ZstdCompressor(level=ZSTD_LEVEL_STORE)
-
-
-def _line(row: Row, limit: int) -> bytes:
-    """Return a row's line of its shard.
-
-    Raises:
-        RowError: it has no JSON form, or is too large.
-    """
-    try:
-        line = dumps(row) + b"\n"
-    except TypeError as error:
-        raise RowError(f"it cannot be written as JSON ({error})") from error
-    if len(line) > limit:
-        raise RowError(f"the row is larger than {limit:,} bytes")
-    return line

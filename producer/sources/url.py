@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 HUB_SCHEME = "hf://"
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _S3 = "s3://"
 _RANGE_BYTES = 4 * 2**20
 _SUFFIXES = (".gz", ".zst", ".jsonl", ".json", ".ndjson", ".parquet")
@@ -81,7 +81,7 @@ def _from_disk(name: str) -> Iterator[Source]:
             f"{name} is a folder.", fix=f"Name its files: '{name.rstrip('/')}/*.jsonl'"
         )
     if path.exists() or not has_magic(name):
-        if not path.exists() and _HUB_NAME.fullmatch(name) and not name.endswith(_SUFFIXES):
+        if not path.exists() and HUB_NAME.fullmatch(name) and not name.endswith(_SUFFIXES):
             yield Source(HUB_SCHEME + name, None)
             return
         yield Source(name, lambda: _open_file(path))
