@@ -51,6 +51,7 @@ class Options:
     max_running: int | None = None
     context: int | None = None
     flags: tuple[str, ...] = ()
+    reproducible: bool = False
 
 
 def engine_spec(settings: Settings, options: Options) -> EngineSpec:
@@ -81,6 +82,7 @@ def engine_spec(settings: Settings, options: Options) -> EngineSpec:
         max_running=options.max_running,
         context=options.context,
         flags=options.flags,
+        reproducible=options.reproducible,
     )
 
 
@@ -128,6 +130,15 @@ def print_command(settings: Settings, options: Options) -> Exit:
         )
     click.echo(script(choice, installed_version()), nl=False)
     return Exit.DONE
+
+
+def _plan(settings: Settings, options: Options) -> Plan:
+    return Plan(
+        runs=options.runs,
+        burst=options.burst,
+        renew_seconds=settings.renew_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
 
 
 def _key(settings: Settings) -> str:
@@ -196,13 +207,7 @@ async def serve(
             reporter=reporter,
             honesty=honesty,
         )
-        plan = Plan(
-            runs=options.runs,
-            burst=options.burst,
-            renew_seconds=settings.renew_seconds,
-            drain_seconds=settings.drain_seconds,
-        )
-        consumer = Consumer(parts, plan, stopping, signals)
+        consumer = Consumer(parts, _plan(settings, options), stopping, signals)
         metrics = ConsumerMetrics(consumer, parts.supervisor)
         async with beating() as pulse:
             with serve_metrics(settings, metrics.read, healthy=lambda: pulse.alive):

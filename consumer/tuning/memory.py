@@ -92,11 +92,11 @@ def budget(
         weights: bytes of the loaded target weights, where they were measured.
     """
     serving = serving.resolved(memory_bytes, shape)
-    assert serving.mem_fraction is not None
+    fraction = serving.mem_fraction or 0.0
     before = memory_bytes - CONTEXT_BYTES if free_before is None else free_before
     target = shape.weight_bytes if weights is None else weights
     draft = shape.draft_weight_bytes if serving.speculative else 0
-    reserve = int(before * (1 - serving.mem_fraction))
+    reserve = int(before * (1 - fraction))
     pool = before - target - draft - reserve
     r = serving.slots_per_request
     slot = shape.state.slot_bytes(serving.state_dtype) if shape.state else 0
@@ -106,8 +106,7 @@ def budget(
     tokens = _tokens(rest, token, serving)
     running, cap = _running(serving, tokens, states.slots if shape.state else None, r)
     why = _why(pool, rest, running, shape, serving)
-    graphs = _graphs(shape, serving, running)
-    outside = graphs + _outside(shape, serving, running, states.slots, tokens)
+    outside = _outside(shape, serving, running, states.slots, tokens)
     free = reserve - outside + (shape.draft_shared_bytes if draft else 0)
     parts = (
         Part("context", memory_bytes - before, "driver, CUDA, libraries"),
@@ -129,7 +128,7 @@ def budget(
         slot_bytes=slot,
         kv_tokens=max(0, tokens),
         kv_token_bytes=token,
-        mem_fraction=serving.mem_fraction,
+        mem_fraction=fraction,
         pool_bytes=pool,
         reserve_bytes=reserve,
         free_bytes=free,
@@ -210,11 +209,11 @@ def _graphs(shape: ModelShape, serving: Serving, running: int) -> int:
 
 
 def _outside(shape: ModelShape, serving: Serving, running: int, slots: int, tokens: int) -> int:
-    """Return what is taken from the reserve beside graphs.
+    """Return what is taken from the reserve: graphs, and the table of requests.
 
     With speculation that is also the draft layer's cache and the verification's windows.
     """
-    table = running * (serving.context or 0) * 4
+    table = running * (serving.context or 0) * 4 + _graphs(shape, serving, running)
     if not serving.speculative:
         return table
     requests = slots if serving.replay else running
