@@ -81,6 +81,7 @@ lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade 
 	$(PIP_COMPILE) pyproject.toml requirements/demo.in --extra local -c requirements/test.txt -o requirements/local.txt
 	$(PIP_COMPILE) requirements/tools.in -o requirements/tools.txt
 	$(PIP_COMPILE) pyproject.toml requirements/services.in -c requirements/test.txt -o requirements/services.txt
+	$(PIP_COMPILE) requirements/rq-exporter.in -o requirements/rq-exporter.txt
 	$(PIP_COMPILE) requirements/deploy.in -c requirements/test.txt -o requirements/deploy.txt
 	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
 

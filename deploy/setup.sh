@@ -98,6 +98,8 @@ if [ "$profile" = test ] && ! { command -v chromium || command -v chromium-brows
 fi
 if [ "$profile" = test ]; then
     install --require-hashes -r requirements/deploy.txt
+    # It wants an older rq than ours, so it gets a folder of its own.
+    install --require-hashes --target "$venv/rq-exporter" -r requirements/rq-exporter.txt
     fetch_prometheus || say "promtool cannot be had here: the tests of the alerts will be skipped"
 fi
 rm -f "$log"

@@ -17,6 +17,7 @@ import structlog
 
 from common.errors import UsageError
 from common.settings import origin_of
+from common.telemetry.probe import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from common.telemetry.readings import Readings
 
 log = structlog.get_logger()
-METRICS, HEALTH = "/metrics", "/healthz"
+METRICS = "/metrics"
 CLIENT_SECONDS = 10.0  # a client that says nothing for so long is left
 
 
@@ -94,8 +95,8 @@ def _open(
         read_ = staticmethod(read)
         healthy_ = staticmethod(healthy)
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
+    class Server(_Server):
+        pass
 
     try:
         Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -110,6 +111,14 @@ def _open(
 
 def _is_loopback(host: object) -> bool:
     return ipaddress.ip_address(str(host).partition("%")[0]).is_loopback
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say it in our log's form: a client that hung up is nothing to tell a person."""
+        log.debug("metrics not sent", client=client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,8 +10,7 @@ import http.client
 import os
 import sys
 
-from common.telemetry.metrics import HEALTH
-
+HEALTH = "/healthz"
 SECONDS = 3.0
 PORT_VARIABLE = "GENQ_METRICS_PORT"
 

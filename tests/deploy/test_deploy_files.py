@@ -1,0 +1,58 @@
+"""Every file of deploy/ agrees with the settings; YAML and shell are sound."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from common.settings import Settings, load_settings, names_of, secret_file_variables
+from tests.support.tools import DEPLOY, KNOWN_VARIABLES, ROOT, accepted, relative
+
+TEXTS = [
+    path
+    for path in sorted(DEPLOY.rglob("*"))
+    if path.is_file() and path.suffix != ".py" and not {"secrets", "__pycache__"} & set(path.parts)
+]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=relative)
+def test_every_variable_that_a_deploy_file_names_is_a_setting(path):
+    named = set(re.findall(r"\bGENQ_[A-Z0-9_]*[A-Z0-9]\b", path.read_text(encoding="utf-8")))
+    assert named <= KNOWN_VARIABLES, named - KNOWN_VARIABLES
+
+
+def test_every_setting_is_in_the_example_of_the_environment():
+    lines = (DEPLOY / "env.example").read_text().splitlines()
+    shown = {line[1:].partition("=")[0] for line in lines if re.match(r"#[A-Z]", line)}
+    ours = {names_of(field)[0] for field in Settings.model_fields}
+    files = {name for name in secret_file_variables() if name.removesuffix("_FILE") in ours}
+    assert shown == ours | files
+
+
+def test_the_documented_values_of_the_example_can_be_set(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for line in (DEPLOY / "env.example").read_text().splitlines():
+        name, _, value = line.removeprefix("#").partition("=")
+        if line.startswith("#GENQ_") and value:
+            monkeypatch.setenv(name, value)
+    assert load_settings().sink_rows == 500
+
+
+LINT = """{extends: default, rules: {
+  document-start: disable, comments-indentation: disable, line-length: disable,
+  comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, commas: enable,
+  truthy: {check-keys: false}}}"""
+
+
+def test_yaml_is_well_formed():
+    files = [path for path in TEXTS if path.suffix in {".yml", ".yaml"}]
+    assert len(files) > 10
+    accepted("yamllint", "--strict", "-d", LINT, *files)
+
+
+def test_shell_is_sound():
+    scripts = [path for path in TEXTS if path.suffix == ".sh"]
+    assert scripts
+    accepted("shellcheck", *scripts, ROOT / ".ci" / "run")
+    accepted("shellcheck", "--shell=bash", DEPLOY / "slurm" / "consumers.sbatch")
