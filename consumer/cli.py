@@ -87,6 +87,7 @@ def command() -> None:
 )
 @click.option("--print-command", is_flag=True, help="Print the engine's start as a shell script.")
 @click.option("--burst", is_flag=True, help="End when nothing is left to lease.")
+@click.option("--reproducible", is_flag=True, help="Equal seeds, equal tokens; about half as fast.")
 @click.option("--max-running", type=click.IntRange(min=1), help="Requests at once in the engine.")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and answer together.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Prometheus, on loopback.")
@@ -116,6 +117,7 @@ def serve(**given: Any) -> int:
         burst=given["burst"],
         max_running=given["max_running"],
         context=given["context"],
+        reproducible=given["reproducible"],
         flags=given["flags"],
     )
     if given["print_command"]:

@@ -283,6 +283,12 @@ class Consumer:
                     why="Left alone: " + ", ".join(sorted(self.catalogue.refused)) + ".",
                     fix="Serve it with the engine, release and flags that it was begun with.",
                 )
+            if finished and self.catalogue.unequal:
+                raise EngineError(
+                    "The run asks for equal tokens, and this engine does not promise them.",
+                    why="Left alone: " + ", ".join(sorted(self.catalogue.unequal)) + ".",
+                    fix="Start the consumer with --reproducible (about half as fast).",
+                )
             if finished:
                 log.info("nothing is left to lease")
                 self._stopping.ask(Exit.DONE)

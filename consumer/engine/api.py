@@ -36,6 +36,7 @@ class EngineSpec:
     max_running: int | None = None
     context: int | None = None
     flags: tuple[str, ...] = ()
+    reproducible: bool = False  # launch it so that equal seeds give equal tokens
     window: int | None = None  # most requests in flight; None: as the engine's limit has it
     profile: str = ""  # the name of the profile that gave flags and window
 
@@ -84,6 +85,7 @@ class EngineFacts:
     context_tokens: int  # longest prompt and answer together, per request
     max_running: int  # how many requests run at once; more wait inside the engine
     kv_tokens: int | None  # room for tokens of all running requests; None: no such limit is known
+    deterministic: bool = False  # equal seeds give equal tokens, whatever else runs beside
     capacity: Capacity = Capacity()
     window: int | None = None  # most requests in flight, where a profile says so
 

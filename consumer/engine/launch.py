@@ -25,6 +25,8 @@ FRACTION_STEP = 0.03  # 4 GiB of an H200: more than one chunk of prefill takes f
 LEAST_FRACTION = 0.5
 RUNNING_STEP = 0.75
 
+# Without it a seed is taken and has no effect; with it, tokens are equal in any company.
+DETERMINISTIC_FLAG = "--enable-deterministic-inference"
 LLAMA_CONTEXT = 4096
 LLAMA_RUNNING = 4
 
@@ -51,6 +53,8 @@ def sglang_launch(spec: EngineSpec, model: str, flags: tuple[str, ...]) -> Launc
         argv += ["--max-running-requests", str(spec.max_running)]
     if spec.context is not None:
         argv += ["--context-length", str(spec.context)]
+    if spec.reproducible and DETERMINISTIC_FLAG not in flags:
+        argv.append(DETERMINISTIC_FLAG)
     env = {
         **_gpu(spec),
         KEY_VARIABLE: spec.api_key,
@@ -104,19 +108,33 @@ def llamacpp_launch(spec: EngineSpec, model: str, *, threads: int) -> Launch:
     """Return how the embedded llama-server serves the GGUF file ``model``.
 
     Raises:
-        UsageError: a flag is one that the consumer sets itself.
+        UsageError: a flag is one that the consumer sets itself, or it asks for equal tokens and
+            for several requests at once.
     """
     refuse_reserved(spec.flags)
     argv = [
         *_python("llama_server.py"),
         *("--model", model, "--host", spec.host, "--port", str(spec.port)),
-        *("--slots", str(spec.max_running or LLAMA_RUNNING)),
+        *("--slots", str(_llama_slots(spec))),
         *("--context", str(spec.context or LLAMA_CONTEXT)),
         *("--threads", str(threads)),
     ]
     # Idle OpenMP threads spin by default and would starve everything else on a small machine.
     env = {**_gpu(spec), KEY_VARIABLE: spec.api_key, "OMP_WAIT_POLICY": "PASSIVE"}
     return Launch((*argv, *spec.flags), env)
+
+
+def _llama_slots(spec: EngineSpec) -> int:
+    """Return how many requests run at once; alone, each is computed in the same steps again."""
+    if not spec.reproducible:
+        return spec.max_running or LLAMA_RUNNING
+    if (spec.max_running or 1) > 1:
+        raise UsageError(
+            f"--reproducible does not go with --max-running {spec.max_running}.",
+            why="llama.cpp computes a request in other steps when others run beside it.",
+            fix="Leave --max-running out: one request runs at a time.",
+        )
+    return 1
 
 
 def refuse_reserved(flags: tuple[str, ...]) -> None:

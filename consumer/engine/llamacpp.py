@@ -124,6 +124,7 @@ class LlamaCppEngine:
                 context_tokens=int(info["default_generation_settings"]["n_ctx"]),
                 max_running=int(info["total_slots"]),
                 kv_tokens=None,  # each slot has its own share
+                deterministic=int(info["total_slots"]) == 1,  # no company, no other steps
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineError(

@@ -133,6 +133,7 @@ class SglangEngine:
                 max_running=int(running or info["max_running_requests"])
                 * int(info.get("dp_size") or 1),
                 kv_tokens=info.get("max_total_num_tokens"),
+                deterministic=bool(info.get("enable_deterministic_inference")),
                 capacity=capacity_of(info, boot),
                 window=spec.window,
             )

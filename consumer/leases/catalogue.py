@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LEASABLE = frozenset({"loading", "open"})
 OVER = frozenset({"closed", "cancelled"})
 NO_RUN = "no run to serve"
+UNEQUAL = "its run asks for equal tokens: start the consumer with --reproducible"
 
 log = structlog.get_logger()
 
@@ -96,6 +97,7 @@ class Catalogue:
         self.infos: list[RunInfo] = []
         self.active: list[ActiveRun] = []
         self.refused: set[RunName] = set()  # this engine answers otherwise than their first one
+        self.unequal: set[RunName] = set()  # they ask for equal tokens, which this engine has not
         self.suspended = False
 
     async def look(self) -> None:
@@ -117,7 +119,8 @@ class Catalogue:
         """
         await self.look()
         self._say_mismatches(facts)
-        active = [await self._activate(info) for info in self.served(facts)]
+        self.unequal.clear()
+        active = [await self._activate(info, facts) for info in self.served(facts)]
         self.active = [run for run in active if run is not None]
 
     def served(self, facts: EngineFacts) -> list[RunInfo]:
@@ -131,6 +134,8 @@ class Catalogue:
             return "suspended"
         if self.active:
             return ""
+        if self.unequal:
+            return UNEQUAL
         return "its answers differ from the run's first engine" if self.refused else NO_RUN
 
     def names(self, facts: EngineFacts | None) -> list[RunName]:
@@ -172,11 +177,20 @@ class Catalogue:
                 return self.queue_of(info)
         return None
 
-    async def _activate(self, info: RunInfo) -> ActiveRun | None:
+    async def _activate(self, info: RunInfo, facts: EngineFacts) -> ActiveRun | None:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
             self._leave_alone(info, error.what, error.why, error.fix)
+            return None
+        if manifest.settings.reproducible and not facts.deterministic:
+            self.unequal.add(info.run)
+            self._leave_alone(
+                info,
+                "the run asks for equal tokens",
+                "This engine's tokens depend on what runs beside them.",
+                "gen-consumer --reproducible ...    (about half as fast)",
+            )
             return None
         if await self._objection(info):
             self.refused.add(info.run)

@@ -38,6 +38,7 @@ def readme(summary: Summary, url: str) -> str:
         + _table("dead-lettered, see failed.jsonl", summary.failures),
         prompt_tokens=summary.prompt_tokens,
         completion_tokens=summary.completion_tokens,
+        seeds=_EQUAL if summary.reproducible else _UNEQUAL,
         url=url,
         sql=duckdb_line(glob, summary.suffix),
         python=datasets_line(glob, summary.suffix),
@@ -60,6 +61,8 @@ tags:
 
 {tables}Tokens: {prompt_tokens} in, {completion_tokens} out.
 
+{seeds}
+
 ## Open it
 
 ```sql
@@ -76,6 +79,15 @@ and said. Take `verdict = 'ok'` for whole answers; other verdicts are kept becau
 settings say so. `manifest.json` lists the parts with their checksums, and
 `gen-producer verify {run}` proves that nothing is missing or there twice.
 """
+
+
+_EQUAL = """\
+Every engine promised equal tokens for an equal `seed` (`--reproducible`): the same run on the same
+engine, release and kind of card gives them again."""
+_UNEQUAL = """\
+Each completion has its `seed`, distinct among samples, but equal tokens are not promised for it:
+engines compute a request otherwise in other company. A run loaded with `--reproducible` has that
+promise, at about half the speed."""
 
 
 def _table(title: str, counts: dict[str, int]) -> str:

@@ -235,6 +235,7 @@ class _Survey:
             models=sorted(self._models),
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
+            reproducible=manifest.settings.reproducible,
         )
 
 

@@ -25,7 +25,7 @@ def answer_of(job: Job, *, rid: str = "") -> dict[str, Any]:
     meta |= {
         "id": rid or job.rid,
         "finish_reason": job.finish,
-        "prompt_tokens": len(job.input_ids),
+        "prompt_tokens": len(job.input_ids) - job.unseen,
         "completion_tokens": len(job.output_ids),
         "cached_tokens": job.cached,
         "output_token_logprobs": [

@@ -35,6 +35,8 @@ class FakeSglang(SglangEngine):
             argv += ["--max-running-requests", str(spec.max_running)]
         if spec.context is not None:
             argv += ["--context-length", str(spec.context)]
+        if spec.reproducible:
+            argv.append("--enable-deterministic-inference")
         env = {KEY_VARIABLE: spec.api_key, "PYTHONPATH": str(ROOT)}
         return Launch((*argv, *spec.flags), env)
 

@@ -34,6 +34,7 @@ class Job:
     cached: int = 0
     plan: list[int] = field(default_factory=list)
     shift: float = 0.0  # of its log-probabilities
+    unseen: int = 0  # prompt tokens that it counts too few
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Faults:
     dishonest: str = ""  # uncached | cached | crowd | always: wrong output in that case
     empty_answers: int = 0  # so many answers are the end token alone
     loop_answers: int = 0  # so many answers repeat one word up to the limit
+    cut_prompts: int = 0  # so many prompts lose their first token on the way
 
 
 class Scheduler:
@@ -141,6 +143,9 @@ class Scheduler:
         job.cached = len(key) - 1 if key in self.seen else 0
         self.seen.add(key)
         self.prefilled += len(key) - job.cached
+        if self.faults.cut_prompts:
+            self.faults.cut_prompts -= 1
+            job.unseen = 1
         job.plan = self._plan(job)
         self.running.append(job)
         if job.max_new_tokens == 0:

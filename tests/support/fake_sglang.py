@@ -76,6 +76,7 @@ class FakeServer:
             "max_total_num_tokens": self.args.max_total_tokens,
             "max_running_requests": self.args.max_running_requests,
             "mem_fraction_static": self.args.mem_fraction_static,
+            "enable_deterministic_inference": self.args.enable_deterministic_inference,
         }
         effective = {"effective_max_running_requests_per_dp": self.args.max_running_requests}
         info["internal_states"][0] |= effective
@@ -368,6 +369,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--start-seconds", type=float, default=0.0)
     parser.add_argument("--refuse", default="", help="print this and exit with code 1")
     parser.add_argument("--refuse-file", type=Path, help="refuse only while this file is there")
+    parser.add_argument("--enable-deterministic-inference", action="store_true")
     parser.add_argument("--stubborn-child", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--faults", default="{}", help="JSON, as for /fake/faults")
