@@ -7,7 +7,7 @@ where they come in (:mod:`producer.sources`).
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import orjson
 
@@ -63,3 +63,11 @@ def decompress(data: bytes, *, limit_bytes: int) -> bytes:
             raise ValueError("the zstd data is cut short")
         rest = decoder.unused_data
     return bytes(out)
+
+
+def zstd_writer(target: BinaryIO) -> BinaryIO:
+    """Return a file that packs what is written to it into ``target``, as one zstd frame.
+
+    To be closed; ``target`` stays open then.
+    """
+    return cast("BinaryIO", zstd.ZstdFile(target, "wb", level=ZSTD_LEVEL_STORE))

@@ -31,6 +31,7 @@ OWNERS = {
     "pydantic_settings": ("common/settings.py",),
     "redis": ("common/redis_client.py", "common/queue/", "consumer/reporter.py"),
     "rq": ("common/queue/job.py", "consumer/reporter.py"),
+    "torch": ("common/training.py",),
     "transformers": ("consumer/engine/",),
 }
 FORBIDDEN = {"pickle", "dill", "marshal", "shelve", "yaml"}

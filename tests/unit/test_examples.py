@@ -1,37 +1,35 @@
-"""The example prompts: every row shape is there, and every row is accepted."""
+"""What is learned: every token that the model said, once, after what it saw then."""
 
-from __future__ import annotations
-
-import json
-from collections import Counter
-from pathlib import Path
-
-from producer.sources.chat import FORMATS, canonical_row, shape_of
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prompts.jsonl"
-RAW = [json.loads(line) for line in EXAMPLES.read_text(encoding="utf-8").splitlines()]
-ROWS = [canonical_row(number, raw) for number, raw in enumerate(RAW)]
+from common.examples import examples_of
 
 
-def test_every_row_shape_is_there_often():
-    shapes = Counter(shape_of(raw) for raw in RAW)
-    assert set(shapes) == set(FORMATS)
-    assert min(shapes.values()) >= 5
-    assert len(RAW) == 100
+def test_one_turn_is_learned_after_its_prompt():
+    (one,) = examples_of([([1, 2], [3, 4, 5])])
+    assert (one.input_ids, one.loss_mask) == ([1, 2, 3, 4, 5], [0, 0, 1, 1, 1])
 
 
-def test_rows_differ_from_one_another():
-    assert len({json.dumps(row.messages) for row in ROWS}) == len(ROWS)
+def test_turns_whose_prompts_go_on_are_one_example_with_each_turn_masked_in():
+    (one,) = examples_of([([1], [2]), ([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6], [7])])
+    assert one.input_ids == [1, 2, 3, 4, 5, 6, 7]
+    assert one.loss_mask == [0, 1, 0, 1, 1, 0, 1]
 
 
-def test_special_rows_are_there():
-    last_turns = [row.messages[-1]["content"] for row in ROWS]
-    assert sum("\n\n" in text for text in last_turns) == 2
-    assert any("ä" in text for text in last_turns)
-    users = [
-        sum(m["role"] == "user" for m in row.messages) for row in ROWS if "turns" in RAW[row.i]
-    ]
-    assert users.count(2) == 2
-    assert any(row.id is None for row in ROWS)
-    assert any(row.sampling.max_tokens for row in ROWS)
-    assert any(row.sampling.temperature is not None for row in ROWS)
+def test_a_turn_whose_prompt_lacks_an_earlier_thought_is_an_example_of_its_own():
+    first, second = examples_of([([1], [90, 91, 2]), ([1, 2, 3], [90, 4])])
+    assert (first.input_ids, first.loss_mask) == ([1, 90, 91, 2], [0, 1, 1, 1])
+    assert (second.input_ids, second.loss_mask) == ([1, 2, 3, 90, 4], [0, 0, 0, 1, 1])
+
+
+def test_a_turn_without_a_word_gives_nothing():
+    assert examples_of([([1, 2], [])]) == []
+    (one,) = examples_of([([1], []), ([1, 2], [3])])
+    assert one.loss_mask == [0, 0, 1]
+
+
+def test_a_cut_keeps_the_beginning_and_the_source_is_not_touched():
+    seen, said = [1, 2], [3, 4]
+    (one,) = examples_of([(seen, said)])
+    assert one.cut(3).input_ids == [1, 2, 3]
+    assert one.cut(2).learned_tokens == 0
+    examples_of([(seen, said), ([1, 2, 3, 4, 5], [6])])
+    assert (seen, said) == ([1, 2], [3, 4])

@@ -1,0 +1,1 @@
+"""`gen-producer export`: a run's completions as files that other tools read."""

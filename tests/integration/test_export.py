@@ -1,0 +1,214 @@
+"""`gen-producer export` over real parts: files that are whole or not there, and every item told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from common import codec
+from common.failpoint import VARIABLE
+from common.parts import SUFFIXES
+from producer.cli import cli
+from tests.support.committed import add_parts, dead_letter, store_child, store_committed
+from tests.support.completions import completion
+from tests.support.failpoints import points_of
+from tests.support.forge import running_forge
+from tests.support.servers import eventually_sync
+
+FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)
+
+
+@pytest.fixture(scope="module")
+def forge():
+    with running_forge("gen-producer") as running:
+        yield running
+
+
+@pytest.fixture
+def export(store_settings, monkeypatch):
+    """Run the command in this process; returns its exit code, or the error, and its JSON."""
+    for name, value in store_settings.items():
+        monkeypatch.setenv(f"GENQ_{name.upper()}", str(value))
+
+    def run(*words):
+        done = CliRunner().invoke(cli, ["export", *words, "--json"])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            return done.exception, None
+        return done.return_value, json.loads(done.stdout) if done.stdout else None
+
+    return run
+
+
+def lines(path):
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".zst":
+        data = codec.decompress(data, limit_bytes=1 << 20)
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def mixed(store, suffix="parquet"):
+    """Four ok completions and a truncated one in two parts, and a dead letter."""
+    first = [completion(0), completion(1, verdict="truncated", finish_reason="length")]
+    rest = [completion(k) for k in range(2, 5)]
+    dead = [dead_letter(5, row_id="row 5")]
+    return store_committed(store, "r", [first, rest], suffix=suffix, dead=dead)
+
+
+@pytest.fixture
+def mixed_run(store):
+    return mixed(store)
+
+
+@FORMATS
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.jsonl.zst"])
+def test_a_file_holds_the_ok_ones_in_order_and_the_rest_is_counted(
+    store, export, tmp_path, suffix, name
+):
+    mixed(store, suffix)
+    _, told = export("r", "--to", "specforge", str(tmp_path / name))
+    assert [row["id"] for row in lines(tmp_path / name)] == ["row 0", "row 2", "row 3", "row 4"]
+    assert (told["completions"], told["exported"], told["rows"]) == (5, 4, 4)
+    assert told["excluded"] == {"truncated": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_every_item_of_a_finished_run_is_in_the_output_or_in_the_error_file(
+    store, export, tmp_path
+):
+    mixed(store)
+    out = tmp_path / "out.jsonl"
+    _, told = export("r", "--to", "openai-batch", str(out))
+    good, bad = lines(out), lines(tmp_path / "out.errors.jsonl")
+    assert [line["custom_id"] for line in good] == ["row 0", "row 2", "row 3", "row 4"]
+    assert [(line["custom_id"], line["error"]["code"]) for line in bad] == [
+        ("row 1", "truncated"),
+        ("row 5", "empty"),
+    ]
+    assert told["rows"] + told["errors"] == told["items"] == 6
+
+
+def test_verdicts_are_chosen_and_child_runs_taken_where_they_are_ok(store, export, tmp_path):
+    parent = mixed(store)
+
+    def ids(name, *options):
+        export("r", "--to", "speculators", str(tmp_path / name), *options)
+        return [row["input_ids"][2] for row in lines(tmp_path / name)]
+
+    assert ids("a.jsonl", "--include", "truncated") == [0, 1, 2, 3, 4]
+    assert ids("b.jsonl", "--only", "truncated") == [1]
+    store_child(store, parent, "r-more", [1], [[completion(0, input_ids=[1, 2, 77])]])
+    assert ids("c.jsonl") == [0, 2, 3, 4, 77]
+
+
+def test_standard_output_holds_rows_alone_and_the_report_is_beside_it(store, export):
+    mixed(store)
+    done = CliRunner().invoke(cli, ["export", "r", "--to", "messages", "-", "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["messages"][-1]["content"] for row in rows] == [
+        f"answer to {k}" for k in (0, 2, 3, 4)
+    ]
+    assert json.loads(done.stderr)["excluded"] == {"truncated": 1}
+    packed = CliRunner().invoke(cli, ["export", "r", "--to", "messages", "--compress", "gz", "-"])
+    assert len(gzip.decompress(packed.stdout_bytes).splitlines()) == 4
+
+
+def test_what_is_there_already_is_not_written_over(store, export, tmp_path):
+    mixed(store)
+    out = tmp_path / "prompts.jsonl"
+    out.write_text("precious")
+    error, _ = export("r", "--to", "messages", str(out))
+    assert error.exit_code == 7
+    assert "--overwrite" in error.fix
+    assert out.read_text() == "precious"
+    export("r", "--to", "messages", "--overwrite", str(out))
+    assert len(lines(out)) == 4
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "r-part-00000000.jsonl").write_text("precious")
+    error, _ = export("r", "--to", "messages", str(folder))
+    assert error.exit_code == 7
+    assert (folder / "r-part-00000000.jsonl").read_text() == "precious"
+
+
+def test_a_folder_is_gone_on_with_and_only_what_changed_is_written_again(store, export, tmp_path):
+    mixed(store)
+    folder = tmp_path / "folder"
+    first, second = (folder / f"r-part-0000000{n}.jsonl" for n in range(2))
+    export("r", "--to", "messages", f"{folder}/")
+    before = [path.stat().st_ino for path in (first, second)]
+    add_parts(store, "r", [[completion(5)]], start=2)
+    second.unlink()
+    _, told = export("r", "--to", "messages", f"{folder}/")
+    assert first.stat().st_ino == before[0]
+    assert told["exported"] == 5
+    assert sum(len(lines(path)) for path in folder.glob("*.jsonl")) == 5
+    error, _ = export("r", "--to", "messages", "--include", "truncated", str(folder))
+    assert error.exit_code == 7
+    assert "another export" in error.what
+    _, told = export("r", "--to", "messages", "--include", "truncated", str(folder), "--overwrite")
+    assert told["exported"] == 6
+
+
+def test_a_second_export_into_a_place_is_refused_while_the_first_runs(store, export, tmp_path):
+    mixed(store)
+    partial = tmp_path / ".out.jsonl.partial"
+    holder = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX);"
+    holder += "print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, partial], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        error, _ = export("r", "--to", "messages", str(tmp_path / "out.jsonl"))
+        assert error.exit_code == 7
+        assert "Another export" in error.what
+        other.stdin.close()
+    assert export("r", "--to", "messages", str(tmp_path / "out.jsonl"))[1]["rows"] == 4
+
+
+@pytest.mark.parametrize("point", points_of("test_a_killed_export_leaves_no_half_file"))
+@pytest.mark.parametrize("place", ["out.jsonl", "folder/"])
+@pytest.mark.usefixtures("mixed_run")
+def test_a_killed_export_leaves_no_half_file(forge, export, tmp_path, point, place):
+    logs, out = tmp_path / "logs", f"{tmp_path}/{place}"
+    logs.mkdir()
+    words = ["gen-producer", "export", "r", "--to", "openai-batch", out]
+    forge.start({**os.environ, VARIABLE: point}, words, logs)
+    eventually_sync((logs / "code").exists)
+    assert int((logs / "code").read_text()) == -signal.SIGKILL, (logs / "stderr").read_text()
+    whole = [path for path in tmp_path.rglob("*.jsonl") if not path.name.startswith(".")]
+    assert all(path.read_bytes().endswith(b"}\n") for path in whole)
+    export(
+        "r", "--to", "openai-batch", out, *(["--overwrite"] if whole and place != "folder/" else [])
+    )
+    everything = [path for path in tmp_path.rglob("*") if path.parent != logs and path.is_file()]
+    assert not [path for path in everything if path.name.endswith(".partial")]
+    told = [
+        line["custom_id"] for path in everything if "jsonl" in path.name for line in lines(path)
+    ]
+    assert sorted(told) == [f"row {k}" for k in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["missing", "--to", "messages", "{here}/out.jsonl"], 3),
+        (["r", "--to", "messages", "{here}/no/out.jsonl"], 2),
+        (["r", "--to", "messages", "s3://bucket/out.jsonl"], 2),
+        (["r", "--to", "messages", "--compress", "gz", "{here}/out.jsonl"], 2),
+    ],
+)
+def test_mistakes_are_named_with_a_way_out(store, export, tmp_path, words, code):
+    mixed(store)
+    error, _ = export(*words[:-1], words[-1].format(here=tmp_path))
+    assert error.exit_code == code
+    assert error.fix
+    assert not list(tmp_path.iterdir())
