@@ -90,6 +90,7 @@ async def test_a_conversation_outlives_a_killed_consumer(world, slow_engine) -> 
         await assert_went_on(world, slow_engine)
 
 
+@pytest.mark.row("F8")
 async def test_equal_rows_and_samples_get_completions_and_seeds_of_their_own(world, engine) -> None:
     await load_rows(world, rows_of(*["the same"] * 6), samples=2)
     assert await world.burst(url=engine.url) == Exit.DONE
