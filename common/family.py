@@ -186,16 +186,16 @@ def pack_items(items: Bits) -> str:
     return base64.b64encode(codec.compress(items.to_bytes())).decode()
 
 
-def unpack_items(child: RunManifest, parent_items: int) -> list[int]:
-    """Return which of its parent's items a child's items redo, in its own order.
+def parent_items(child: RunManifest, size: int) -> Bits:
+    """Return which items of its parent, of so many, a child redoes: its own are in their order.
 
     Raises:
         VerifyError: its run.json is damaged.
     """
     try:
         packed = base64.b64decode(child.parent_items, validate=True)
-        bitmap = codec.decompress(packed, limit_bytes=parent_items // 8 + 1)
-        items = list(Bits(parent_items, bitmap))
+        bitmap = codec.decompress(packed, limit_bytes=size // 8 + 1)
+        items = Bits(size, bitmap)
     except ValueError as error:
         raise VerifyError(f"{RunPaths(child.run).run_json} is damaged.", why=str(error)) from error
     if len(items) != child.items:
@@ -214,7 +214,7 @@ def _descendants(
         if child.run in seen:
             continue
         seen.add(child.run)
-        items = unpack_items(child, manifest.items)
+        items = parent_items(child, manifest.items)
         its_roots = array("Q", items if roots is None else (roots[k] for k in items))
         yield _Member(child, its_roots)
         yield from _descendants(store, child, its_roots, seen)

@@ -30,7 +30,11 @@ _FLAGS = {
     "shape": "--format",
     "text_field": "--field",
     "limit": "--limit",
+    "split": "--split",
     "context": "--context",
+    "canary_rows": "--canary-rows",
+    "canary_faults": "--canary-faults",
+    "canary_truncated": "--canary-truncated",
 }
 _SWITCHES = {"keep_answers": "--keep-answers", "reproducible": "--reproducible"}
 _NEW_NAME = "Load it under a new name: "

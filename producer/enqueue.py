@@ -15,7 +15,7 @@ from common.queue.run_state import Runs
 from producer.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import redis.asyncio
 
@@ -53,12 +53,14 @@ class Enqueuer:
         *,
         warn: Callable[[str], None],
         store: str = "",
+        accepted: Collection[str] = (),
     ) -> None:
         self._client = client
         self._room = Room(client, items=manifest.items, warn=warn)
         self._limits = limits
         self._manifest = manifest
         self._store = store
+        self._accepted = accepted  # what the run is not held for any more
         self._runs = Runs(client, limits)
 
     async def enqueue(
@@ -73,7 +75,9 @@ class Enqueuer:
             QueueError: Redis refuses or is lost; the same call goes on from there.
         """
         info = await self._room.outlast(
-            lambda: self._runs.create(self._manifest, priority=priority, store=self._store),
+            lambda: self._runs.create(
+                self._manifest, priority=priority, store=self._store, accepted=self._accepted
+            ),
             queued=0,
         )
         hit("load.after_create")

@@ -57,6 +57,7 @@ def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Setti
     return LoadRequest(
         datasets=datasets,
         run=options["run"],
+        split=options["split"],
         context=options["context"],
         priority=options["priority"],
         dry_run=options["dry_run"],
@@ -70,6 +71,9 @@ def _request(datasets: tuple[str, ...], options: dict[str, Any], settings: Setti
             retry_max_tokens=options["retry_max_tokens"],
             keep_answers=options["keep_answers"],
             reproducible=options["reproducible"],
+            canary_rows=options["canary_rows"],
+            canary_faults=options["canary_faults"],
+            canary_truncated=options["canary_truncated"],
             sampling=Sampling(
                 max_tokens=options["max_tokens"],
                 temperature=options["temperature"],

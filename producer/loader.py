@@ -22,6 +22,7 @@ from common.queue.run_state import Runs
 from common.queue.same_run import refuse_other
 from common.records import RunSettings
 from common.redis_client import connect
+from producer.acceptance import read_accepted
 from producer.conflict import conflict, rows_difference
 from producer.enqueue import Enqueued, Enqueuer, incomplete
 from producer.lengths import check_note, length_check
@@ -60,6 +61,7 @@ class LoadRequest:
     run: str | None = None
     wishes: Wishes = field(default_factory=Wishes)
     read: ReadOptions = field(default_factory=ReadOptions)
+    split: str | None = None  # of folders and data sets of the hub
     context: int | None = None  # tokens of prompt and answer together; None: the model's own
     priority: int = 0
     dry_run: bool = False
@@ -208,7 +210,7 @@ class _Load:
 
     def read(self, folder: Path, wanted: RunSettings) -> Spool:
         """Read the whole data set; nothing has left this machine yet."""
-        sources = sources_of(self.request.datasets, self._open_bucket)
+        sources = sources_of(self.request.datasets, self._open_bucket, split=self.request.split)
         check = length_check(self.request.context, wanted)
         with self._console.progress("Reading", self.request.read.limit) as progress:
             found = spool(sources, self.request.read, folder, check=check, progress=progress)
@@ -288,6 +290,7 @@ class _Load:
             manifest,
             warn=self._console.warn,
             store=self._store.url,
+            accepted=read_accepted(self._store, self.run),
         )
 
     def _open_bucket(self, bucket: str) -> ObjectStore:

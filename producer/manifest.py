@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (
     *("model", "samples", "seed", "thinking", "max_attempts", "retry_max_tokens"),
-    *("keep_answers", "reproducible"),
+    *("keep_answers", "reproducible", "canary_rows", "canary_faults", "canary_truncated"),
 )
 _TRIES = 8
 _TRY_SECONDS = 60.0
@@ -45,6 +45,9 @@ class Wishes:
     retry_max_tokens: int | None = None
     keep_answers: bool | None = None
     reproducible: bool | None = None
+    canary_rows: int | None = None
+    canary_faults: float | None = None
+    canary_truncated: float | None = None
     sampling: Sampling = field(default_factory=Sampling)
 
     def over(self, base: RunSettings, fingerprint: Callable[[str], str]) -> RunSettings:

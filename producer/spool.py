@@ -203,6 +203,7 @@ class Packer:
         self._file.close()
 
     def add(self, line: bytes, place: Place) -> None:
+        """Take one more row's line, and where it came from."""
         result = self._result
         if result.rows and result.rows % SHARD_ROWS == 0:
             self._seal()

@@ -185,7 +185,8 @@ def test_dead_letters_are_shown_and_queued_again(producer, loaded, redis_url):
     assert sorted((one["row"], one["item"]) for one in listed) == [(1, 0), (2, 1), (3, 2)]
     assert said.count("9,000 tokens; 8,192 fit") == 2
     assert "... and 1 more" in said
-    assert "has 3 dead letters" in producer("requeue", RUN, "--dry-run").out
+    would = "3 dead letters of run rows would be queued again. Nothing was changed."
+    assert would in producer("requeue", RUN, "--dry-run").out
     assert "has 0 dead letters of class empty" in producer("requeue", RUN, "--reason", "empty").out
     assert "no class of failure" in producer("requeue", RUN, "--reason", "nonsense", code=2).err
     data = json.loads(producer("requeue", RUN, "--reason", "too_long", "--json").out)

@@ -41,6 +41,7 @@ CRASH_TESTS = {
         "load.after_restore",
         "load.after_chunk",
     ],
+    "test_a_redo_killed_anywhere_goes_on": declared("redo."),
     "test_a_killed_export_leaves_no_half_file": declared("export."),
     "test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing": declared("outbox."),
     "test_a_sink_killed_at_any_step_loses_and_repeats_nothing": _but("sink.", "sink.reopen."),
