@@ -46,8 +46,11 @@ class Ending:
             VerifyError: storage lacks items that the queue takes for committed.
         """
         letters = await self._dead_letters(manifest, ledger)
+        before = await self._calls.redis(lambda: self._runs.sample(self._run))
         summary = await self._calls.store(
-            lambda: write_end(self._store, self._paths, manifest, ledger, letters, closing=closing)
+            lambda: write_end(
+                self._store, self._paths, manifest, ledger, letters, closing=closing, counts=before
+            )
         )
         counts = await self._calls.redis(lambda: self._runs.sample(self._run))
         if counts.state != "closed" or counts.closing != closing:

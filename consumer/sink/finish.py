@@ -24,6 +24,7 @@ from consumer.sink.card import readme
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from common.audit import RunCounts
     from common.ids import Item
     from common.objectstore import ObjectStore, RunPaths
     from common.parts.index import FoundPart
@@ -60,6 +61,7 @@ class Summary:
     models: list[str]
     prompt_tokens: int
     completion_tokens: int
+    reproducible: bool = False  # engines promised equal tokens for equal seeds
 
 
 class DeadLetters:
@@ -140,10 +142,12 @@ def write_end(
     letters: DeadLetters,
     *,
     closing: str,
+    counts: RunCounts | None = None,
 ) -> Summary:
     """Write the last objects of a run in which nothing is open; _SUCCESS is the last of them.
 
-    Each names the closing that it tells of; see `end_stands`.
+    Each names the closing that it tells of; see `end_stands`. ``counts`` are the queue's: the
+    manifest keeps what storage alone cannot tell, the work that was thrown away.
 
     Raises:
         StoreError: the store gave no answer; call it again.
@@ -156,7 +160,7 @@ def write_end(
     for part in walk(store, paths, ledger.suffix):
         survey.take(part)
     summary = survey.summary(manifest, ledger, letters)
-    listing = _manifest(manifest, summary, survey.listed, closing)
+    listing = _manifest(manifest, summary, survey.listed, closing, counts)
     store.put(paths.manifest, listing, content_type=_JSON, metadata=mark)
     hit("sink.finish.manifest")
     url = f"{store.url}/{paths.run}"
@@ -240,7 +244,11 @@ class _Survey:
 
 
 def _manifest(
-    manifest: RunManifest, summary: Summary, listed: list[dict[str, Any]], closing: str
+    manifest: RunManifest,
+    summary: Summary,
+    listed: list[dict[str, Any]],
+    closing: str,
+    counts: RunCounts | None,
 ) -> bytes:
     return codec.dumps(
         {
@@ -256,6 +264,7 @@ def _manifest(
             },
             "settings": manifest.settings,
             "counts": summary,
+            "waste": counts and {"tokens": counts.wasted_tokens, "failed_tries": counts.failures},
             "parts": listed,
         }
     )

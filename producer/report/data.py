@@ -100,7 +100,7 @@ class Example:
 class Failures:
     """What went wrong on the way."""
 
-    tries_by_class: dict[str, int] | None  # failed tries, from Redis; null: not known
+    tries_by_class: dict[str, int] | None  # failed tries; null: not known
     dead_from: str  # failed.jsonl | redis | unknown
     examples: list[Example]
 

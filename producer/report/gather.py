@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -23,6 +23,7 @@ from common.queue.run_state import Runs
 from common.ranges import Ranges
 from common.redis_client import connect
 from producer.report.letters import excerpt, letters_in_redis, prompt_of, stored_letters
+from producer.report.relatives import children_of
 from producer.report.survey import COLUMNS, Survey
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ class Gathered:
     finished: bool
     redis: InRedis | None
     suffix: str | None
-    ending: dict[str, Any]  # manifest.json of a finished run
-    children: list[Child] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    wasted: dict[str, Any]  # what manifest.json of a finished run tells of it, else nothing
+    children: list[Child]
+    notes: list[str]
 
 
 def gather(
@@ -111,7 +112,8 @@ def gather(
         finished=finished,
         redis=in_redis,
         suffix=suffix,
-        ending=_ending(store, paths) if finished else {},
+        wasted=_wasted(store, paths) if finished else {},
+        children=children_of(store, run),
         notes=notes,
     )
 
@@ -221,9 +223,9 @@ def _add_texts(store: ObjectStore, survey: Survey) -> None:
             examples[examples.index(kept)] = replace(kept, example=example)
 
 
-def _ending(store: ObjectStore, paths: RunPaths) -> dict[str, Any]:
+def _wasted(store: ObjectStore, paths: RunPaths) -> dict[str, Any]:
     try:
-        found = loads(store.get(paths.manifest))
-    except (ObjectMissingError, ValueError):
+        found = loads(store.get(paths.manifest)).get("waste")
+    except (ObjectMissingError, ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -102,19 +102,16 @@ def _failures(found: Gathered) -> Failures:
     if found.letters:
         for letters in found.letters.examples.values():
             examples += letters
+    tries = found.redis.counts.failures if found.redis else found.wasted.get("failed_tries")
     return Failures(
-        tries_by_class=found.redis.counts.failures if found.redis else None,
+        tries_by_class=tries,
         dead_from=found.letters.source if found.letters else "unknown",
         examples=sorted(examples, key=lambda one: (one.verdict, one.kept, one.k)),
     )
 
 
 def _waste(found: Gathered) -> Waste:
-    wasted: int | None = None
-    if found.redis:
-        wasted = found.redis.counts.wasted_tokens
-    elif isinstance(told := (found.ending.get("counts") or {}).get("wasted_tokens"), int):
-        wasted = told
+    wasted = found.redis.counts.wasted_tokens if found.redis else found.wasted.get("tokens")
     made = found.survey.tokens.completion
     share = None if wasted is None else wasted / (made + wasted) if made + wasted else 0.0
     return Waste(tokens=wasted, share=share, retried=found.survey.retried)

@@ -64,6 +64,9 @@ def advice(report: Report) -> tuple[str, str]:
     kept = next((one.kept for one in report.classes if one.verdict == "truncated"), 0)
     if longest is None:
         return "", ""
+    again = sum(child.taken for child in report.children if child.redone == "truncated")
+    if again:
+        return f"Of these, {again:,} were done again in child runs, and are whole there.", ""
     if kept:
         more = f" --max-tokens {2 * told}" if told else ""
         return (
