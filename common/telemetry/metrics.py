@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -118,7 +119,8 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say it in our log's form: a client that hung up is nothing to tell a person."""
-        log.debug("metrics not sent", client=client_address, exc_info=True)
+        del request
+        log.debug("metrics not sent", client=client_address, why=repr(sys.exc_info()[1]))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -162,11 +163,14 @@ async def test_once_prints_the_page_or_its_samples(bench, settings, capsys):
         run_exporter(settings, Console(json=True), interval_seconds=1.0, once=False)
 
 
-def test_the_exporter_serves_until_it_is_stopped(redis_url, service_env):
+def test_the_exporter_serves_until_it_is_stopped_and_tells_systemd(service_env, tmp_path):
     (port,) = free_ports(1)
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(60)
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "exporter", "--port", str(port), "--interval", "0.5"],
-        env={**service_env, "GENQ_LOG_FORMAT": "json"},
+        env={**service_env, "NOTIFY_SOCKET": str(tmp_path / "notify")},
         stderr=subprocess.PIPE,
     )
 
@@ -180,11 +184,14 @@ def test_the_exporter_serves_until_it_is_stopped(redis_url, service_env):
     try:
         eventually_sync(up, 60)
         assert fetch(port, "/healthz")[0] == 200
+        assert [manager.recv(100), manager.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
+        assert b"STOPPING=1" in iter(lambda: manager.recv(100), b"")
     finally:
         process.kill()
         process.communicate()
+        manager.close()
 
 
 # --- consumer and sink

@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 import socket
+import struct
 import sys
+import threading
 import types
 
 import pytest
@@ -28,7 +30,17 @@ METRICS = [metric for metrics in SERVICES.values() for metric in metrics]
 UNITS = ("seconds", "bytes", "tokens", "items", "ratio", "celsius", "watts", "requests")
 COUNTED = ("starts", "tries", "leases", "retractions", "parts", "results", "calls", "looks", *UNITS)
 FLAGS = ("info", "state", "status", "up", "starved", "away", "broken", "suspended", "ok")
-PLAIN = ("throttled", "priority", "workers", "problems", "clients", "second", "starts")
+PLAIN = (
+    "throttled",
+    "failing",
+    "slots",
+    "priority",
+    "workers",
+    "problems",
+    "clients",
+    "second",
+    "starts",
+)
 LABELS = {
     "gpu", "model", "version", "state", "verdict", "reason", "run", "service", "format",
     "place", "status", "class", "worker",
@@ -111,6 +123,28 @@ def test_metrics_and_health_are_served_on_loopback_alone():
     assert [log for log in logs if log["log_level"] == "warning"] == []
     with pytest.raises(OSError, match="refused"):
         fetch(port)
+
+
+def test_a_client_that_hangs_up_is_no_trouble(capfd):
+    (port,) = free_ports(1)
+    asked, gone = threading.Event(), threading.Event()
+
+    def slowly():
+        asked.set()
+        assert gone.wait(60)
+        read = Readings(TOY)
+        for n in range(60_000):  # more than the system buffers
+            read.set("genq_toy_items", 1, run=f"{n:0100}")
+        return read
+
+    with serve_metrics(settings_on(port), slowly):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert asked.wait(60)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+        assert fetch(port, "/healthz")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_wider_address_is_warned_about(monkeypatch):
