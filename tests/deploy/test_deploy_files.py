@@ -9,9 +9,10 @@ import pytest
 from common.settings import Settings, load_settings, names_of, secret_file_variables
 from tests.support.tools import DEPLOY, KNOWN_VARIABLES, ROOT, accepted, relative
 
+PAGE = ROOT / "docs" / "deploy.md"
 TEXTS = [
     path
-    for path in sorted(DEPLOY.rglob("*"))
+    for path in [PAGE, *sorted(DEPLOY.rglob("*"))]
     if path.is_file() and path.suffix != ".py" and not {"secrets", "__pycache__"} & set(path.parts)
 ]
 
@@ -56,3 +57,21 @@ def test_shell_is_sound():
     assert scripts
     accepted("shellcheck", *scripts, ROOT / ".ci" / "run")
     accepted("shellcheck", "--shell=bash", DEPLOY / "slurm" / "consumers.sbatch")
+
+
+def test_the_page_on_deployment_names_files_that_exist():
+    text = PAGE.read_text(encoding="utf-8")
+    links = {name for name in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in name}
+    assert all((PAGE.parent / name).exists() for name in links), links
+    named = set(re.findall(r"\bdeploy/[\w./-]*\w", text)) - {"deploy/secrets/grafana-password"}
+    assert all((ROOT / name).exists() for name in named), named
+    commands = re.findall(r"^    (.*)$", text, flags=re.MULTILINE)
+    assert len(commands) > 20
+
+
+def test_the_commands_on_the_page_are_shell(tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    lines = re.findall(r"^    (.*)$", text, flags=re.MULTILINE)
+    script = tmp_path / "page.sh"
+    script.write_text("#!/bin/bash\n" + "\n".join(lines) + "\n")
+    accepted("shellcheck", "--severity=warning", script)
