@@ -21,12 +21,13 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SHAPES = ("batch", "messages", "conversations", "turns", "prompt", "text")
 _EXPORTS = ("specforge", "speculators", "messages", "openai-batch")
 _KEPT = ("ok", "truncated", "empty", "thought_only", "looping")
-_CONTEXT_HELP = "Tokens of prompt and answer; default: the model's."
+_CONTEXT_HELP = "Most tokens; default: the model's."
 _MORE = click.FloatRange(0, min_open=True)
 _SHARE = click.FloatRange(0, 1)
 _on_error = click.option(
     "--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True
 )
+_split = click.option("--split", metavar="NAME", help="Of a folder or of a set of the hub.")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 _quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")
 _run = click.argument("run", metavar="RUN")
@@ -59,7 +60,7 @@ def cli() -> None:
     )
 )
 @click.argument("datasets", metavar="[DATASET]...", nargs=-1)
-@click.option("--run", metavar="NAME", help="Name of the run; default: from the file's name.")
+@click.option("--run", metavar="NAME", help="The run; default: the file's name.")
 @click.option("--model", metavar="M", help="Model that answers; default: GENQ_MODEL.")
 @click.option("--samples", type=click.IntRange(1, 1000), help="Completions of each row.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest completion.")
@@ -81,6 +82,7 @@ def cli() -> None:
 @click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
 @click.option("--context", type=click.IntRange(2), metavar="N", help=_CONTEXT_HELP)
+@_split
 @_on_error
 @click.option("--dry-run", is_flag=True, help="Read and compare; store and queue nothing.")
 @_json
@@ -88,8 +90,9 @@ def cli() -> None:
 def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: Any) -> int:
     """Load data sets as one run; given again, go on or say that all is there.
 
-    DATASET: a file, a glob, - for stdin, s3://bucket/key, hf://owner/name; JSONL, JSON or
-    Parquet, also .gz and .zst. Without one, --run NAME is put back after a loss of Redis.
+    DATASET: a file, a folder, a glob, - for stdin, s3://bucket/key, hf://owner/name; JSONL, JSON,
+    Parquet, Arrow or CSV, also .gz and .zst. Without one, --run NAME is put back from object
+    storage after a loss of Redis.
     """
     from producer.load_command import run_load  # noqa: PLC0415 - see the module
 
@@ -116,6 +119,7 @@ def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
 @click.option("--format", "shape", type=click.Choice(_SHAPES), help="Shape of rows; else seen.")
 @click.option("--field", "text_field", metavar="KEY", help="The key that holds the prompt's text.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
+@_split
 @_on_error
 @_json
 def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:

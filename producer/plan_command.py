@@ -41,6 +41,7 @@ _LOAD_FLAGS = {
     "context": "--context",
     "shape": "--format",
     "text_field": "--field",
+    "split": "--split",
     "limit": "--limit",
 }
 
@@ -100,8 +101,9 @@ def _plan(
     context = context_of(options["context"], model) if model or options["context"] else None
     if context is None and own is not None:
         context = Context(own, "the model itself")
+    read = _read_options(options, settings)
     surveyor = Surveyor(
-        _read_options(options, settings),
+        read,
         counter=counter,
         context=context,
         sampling=Sampling(max_tokens=options["max_tokens"]),
@@ -110,7 +112,7 @@ def _plan(
     def open_bucket(bucket: str) -> ObjectStore:
         return open_store(settings.model_copy(update={"store": f"s3://{bucket}"}))
 
-    rows = read_rows(sources_of(datasets, open_bucket), Limits(row_bytes=settings.max_row_bytes))
+    rows = read_rows(sources_of(datasets, open_bucket, split=options["split"]), read.limits)
     with (
         spool_folder() as folder,
         Repeats(folder) as repeats,

@@ -26,13 +26,17 @@ OWNERS = {
     "minio": ("common/s3",),
     "urllib3": ("common/s3",),
     "optuna": ("consumer/tuning/search.py",),
-    "pyarrow": ("common/parts/parquet.py", "producer/sources/parquet.py"),
+    "pyarrow": (
+        "common/parts/parquet.py",
+        "producer/sources/arrow.py",
+        "producer/sources/parquet.py",
+    ),
     "pydantic": ("common/settings.py", "producer/sources/"),
     "pydantic_settings": ("common/settings.py",),
     "redis": ("common/redis_client.py", "common/queue/", "consumer/reporter.py"),
     "rq": ("common/queue/job.py", "consumer/reporter.py"),
     "torch": ("common/training.py",),
-    "transformers": ("consumer/engine/",),
+    "transformers": ("common/tokens.py",),
 }
 FORBIDDEN = {"pickle", "dill", "marshal", "shelve", "yaml"}
 

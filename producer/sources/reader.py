@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO
 
+from producer.sources.folder import suffix_of
 from producer.sources.jsonl import read_json
 from producer.sources.records import Fault, Limits, Place, Raw
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from producer.sources.url import Source
 
 _PARQUET_MAGIC = b"PAR1"
+_ARROW_MAGICS = (b"ARRO", b"\xff\xff\xff\xff")  # of a file; of a stream
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_rows(sources: Iterable[Source], limits: Limits) -> Iterator[Raw | Fault]:
@@ -35,12 +38,27 @@ def read_rows(sources: Iterable[Source], limits: Limits) -> Iterator[Raw | Fault
 def _read(stream: BinaryIO, name: str, limits: Limits) -> Iterator[Raw | Fault]:
     peek = getattr(stream, "peek", None)
     head = peek(4)[:4] if peek else b""
-    if head != _PARQUET_MAGIC:
-        yield from read_json(stream, name, limits)
-        return
-    from producer.sources.parquet import read_parquet  # noqa: PLC0415 - pyarrow only if needed
+    if head == _PARQUET_MAGIC or head in _ARROW_MAGICS:
+        yield from _read_columns(stream, name, limits, head)
+    elif delimiter := _DELIMITERS.get(suffix_of(name)):
+        from producer.sources.table import read_table  # noqa: PLC0415 - only if needed
 
+        yield from read_table(stream, name, limits, delimiter=delimiter)
+    else:
+        yield from read_json(stream, name, limits)
+
+
+def _read_columns(
+    stream: BinaryIO, name: str, limits: Limits, head: bytes
+) -> Iterator[Raw | Fault]:
     if not stream.seekable():
-        yield Fault(Place(name, 1), "Parquet cannot be read from a pipe: save it to a file")
-        return
-    yield from read_parquet(stream, name, limits)
+        kind = "Parquet" if head == _PARQUET_MAGIC else "Arrow"
+        yield Fault(Place(name, 1), f"{kind} cannot be read from a pipe: save it to a file")
+    elif head == _PARQUET_MAGIC:
+        from producer.sources.parquet import read_parquet  # noqa: PLC0415 - pyarrow only if needed
+
+        yield from read_parquet(stream, name, limits)
+    else:
+        from producer.sources.arrow import read_arrow  # noqa: PLC0415 - pyarrow only if needed
+
+        yield from read_arrow(stream, name)

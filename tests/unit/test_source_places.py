@@ -65,7 +65,7 @@ def test_standard_input(monkeypatch):
     [
         ("missing.jsonl", "cannot be read"),
         ("*.jsonl", "No file matches"),
-        (".", "is a folder"),
+        (".", "holds no data"),
         ("http://example.org/x.jsonl", "cannot be read"),
     ],
 )
