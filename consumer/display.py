@@ -11,6 +11,8 @@ import structlog
 
 from common.errors import QueueError
 from common.ids import WorkerName
+from consumer.engine.gpu_watch import GpuWatch
+from consumer.figures import card_figures, engine_figures
 from consumer.gauges import Rates
 from consumer.reporter import BEAT_SECONDS
 
@@ -60,7 +62,11 @@ class Display:
     pump: Pump
     outbox: Outbox
     rates: Rates = field(default_factory=Rates)
+    watch: GpuWatch = field(init=False)
     _since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.watch = GpuWatch(self.supervisor.spec.gpu)
 
     @property
     def state(self) -> str:
@@ -73,6 +79,13 @@ class Display:
 
     async def run(self) -> None:
         """Report, for ever. Never raises for a fault of Redis."""
+        self.watch.start()
+        try:
+            await self._run()
+        finally:
+            self.watch.stop()
+
+    async def _run(self) -> None:
         trouble = Once("gauges cannot be written")
         beat_at = 0.0
         shown: tuple[str, list[RunName]] | None = None
@@ -110,11 +123,12 @@ class Display:
             "model": spec.model,
             "in_flight": str(self.pump.in_flight),
             "window": str(self.pump.window.size if self.pump.ready else 0),
-            "max_running": str(facts.max_running if facts else 0),
             "tokens_per_second": f"{self.rates.tokens_per_second:.1f}",
             "completed": str(tally.succeeded),
             "failed": str(tally.failed),
             "undelivered": str(len(self.outbox)),
             "waiting_for": self.catalogue.closed if self.pump.ready else "engine",
             "refused": ",".join(sorted(self.catalogue.refused)),
+            **engine_figures(spec, facts, self.supervisor.load),
+            **card_figures(self.watch.health),
         }

@@ -8,12 +8,12 @@ from common.cliutil import genq_version
 from common.records import Verdict
 from common.telemetry.catalogue import CONSUMER
 from common.telemetry.readings import Readings
-from consumer.engine.gpu_health import THROTTLES, GpuProbe
+from consumer.engine.gpu_health import FAILURES, THROTTLES
 from consumer.engine.states import EngineState
 
 if TYPE_CHECKING:
     from consumer.daemon import Consumer
-    from consumer.engine.api import EngineLoad, EngineSpec
+    from consumer.engine.api import Capacity, EngineLoad, EngineSpec
     from consumer.engine.gpu_health import GpuHealth
     from consumer.engine.supervisor import Supervisor
 
@@ -24,7 +24,6 @@ class ConsumerMetrics:
     def __init__(self, consumer: Consumer, supervisor: Supervisor) -> None:
         self._consumer = consumer
         self._supervisor = supervisor
-        self._probe = GpuProbe(supervisor.spec.gpu)
         self._gpu = _gpu(supervisor.spec)
         self._version = genq_version()
 
@@ -35,7 +34,7 @@ class ConsumerMetrics:
         self._work(read)
         if self._supervisor.load is not None:
             _load(read, self._supervisor.load, self._gpu)
-        if (health := self._probe.look()) is not None:
+        if (health := self._consumer.display.watch.health) is not None:
             _card(read, health, self._gpu)
         return read
 
@@ -48,6 +47,8 @@ class ConsumerMetrics:
         read.set("genq_consumer_engine_starts_total", supervisor.incarnation, gpu=gpu)
         most = facts.max_running if facts else None
         read.set("genq_engine_max_running_requests", most, gpu=gpu)
+        if facts is not None:
+            _capacity(read, facts.capacity, gpu)
 
     def _work(self, read: Readings) -> None:
         consumer, gpu = self._consumer, self._gpu
@@ -79,10 +80,18 @@ def _gpu(spec: EngineSpec) -> str:
     return "" if spec.gpu is None else str(spec.gpu)
 
 
+def _capacity(read: Readings, capacity: Capacity, gpu: str) -> None:
+    read.set("genq_engine_asked_running_requests", capacity.asked_running, gpu=gpu)
+    read.set("genq_engine_state_slots", capacity.state_slots, gpu=gpu)
+    read.set("genq_engine_kv_tokens", capacity.kv_tokens, gpu=gpu)
+
+
 def _load(read: Readings, load: EngineLoad, gpu: str) -> None:
     read.set("genq_engine_running_requests", load.running, gpu=gpu)
     read.set("genq_engine_waiting_requests", load.waiting, gpu=gpu)
     read.set("genq_engine_token_usage_ratio", load.token_usage, gpu=gpu)
+    read.set("genq_engine_state_usage_ratio", load.state_usage, gpu=gpu)
+    read.set("genq_engine_accepted_tokens", load.accept_length, gpu=gpu)
     read.set("genq_engine_generated_tokens_total", load.generated_tokens, gpu=gpu)
     read.set("genq_engine_retractions_total", load.retractions, gpu=gpu)
 
@@ -94,6 +103,8 @@ def _card(read: Readings, health: GpuHealth, gpu: str) -> None:
     read.set("genq_gpu_utilization_ratio", health.utilization, gpu=gpu)
     read.set("genq_gpu_temperature_celsius", health.temperature_celsius, gpu=gpu)
     read.set("genq_gpu_power_watts", health.power_watts, gpu=gpu)
+    for fault in FAILURES if health.up else ():
+        read.set("genq_gpu_failing", fault in health.failing, gpu=gpu, reason=fault)
     for reason in THROTTLES if health.up else ():
         slowed = reason in health.throttled
         read.set("genq_gpu_throttled", slowed, gpu=gpu, reason=reason)

@@ -100,6 +100,7 @@ def _worker(worker: WorkerInfo, median: float) -> str:
     text = (
         f"  {worker.name}  {gauges.get('engine', '?')}"
         f"  {gauges.get('in_flight', '0')}/{gauges.get('max_running', '?')} in flight"
+        f"{_asked(worker)}"
         f"  {rate:,.0f} tok/s  finished {number(worker, 'completed'):,.0f}"
     )
     if number(worker, "failed"):
@@ -107,9 +108,44 @@ def _worker(worker: WorkerInfo, median: float) -> str:
     if number(worker, "engine_starts") > 1:
         text += f"  restarts {number(worker, 'engine_starts') - 1:.0f}"
     text += "  <- slow" if rate < _SLOW_SHARE * median else ""
+    text += _card(worker)
     if gauges.get("engine_lowered"):
         text += f"  for want of GPU memory: {gauges['engine_lowered']}"
     return text
+
+
+def _asked(worker: WorkerInfo) -> str:
+    """Return what was asked beside what came of it, where that is less."""
+    asked, running = number(worker, "asked_running"), number(worker, "max_running")
+    if not 0 < running < asked:
+        return ""
+    slots, each = number(worker, "state_slots"), number(worker, "slots_per_request")
+    cause = f": {slots:,.0f} state slots, {each:.0f} each" if slots and each else ""
+    return f" ({asked:,.0f} asked{cause})"
+
+
+def _card(worker: WorkerInfo) -> str:
+    """Return how the card is: figures where there are any, and what is wrong with it in words."""
+    gauges = worker.gauges
+    up = gauges.get("gpu_up", "")
+    if up == "0":
+        return "  GPU LOST: the driver cannot read it"
+    parts = []
+    if gauges.get("gpu_utilization"):
+        parts.append(f"{100 * number(worker, 'gpu_utilization'):.0f} % busy")
+    if gauges.get("gpu_power_watts"):
+        parts.append(f"{number(worker, 'gpu_power_watts'):.0f} W")
+    if gauges.get("gpu_temperature_celsius"):
+        parts.append(f"{number(worker, 'gpu_temperature_celsius'):.0f} C")
+    if gauges.get("accept_length"):
+        parts.append(f"drafts {number(worker, 'accept_length'):.1f}")
+    # A power cap is usual under full load; every other reason costs speed that could be had.
+    slowed = sorted(set(filter(None, gauges.get("gpu_throttled", "").split(","))) - {"power_cap"})
+    if slowed:
+        parts.append("GPU slowed: " + ", ".join(slowed))
+    if gauges.get("gpu_failing"):
+        parts.append("GPU failing: " + gauges["gpu_failing"].replace(",", ", "))
+    return "".join(f"  {part}" for part in parts)
 
 
 def _rates(status: RunStatus) -> str:

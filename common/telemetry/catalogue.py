@@ -59,9 +59,14 @@ CONSUMER = (
     _counter("genq_consumer_completion_tokens_total", "Tokens of results that were taken", "gpu"),
     _gauge("genq_consumer_longest_lag_seconds", "Longest delay of the event loop so far", "gpu"),
     _gauge("genq_engine_max_running_requests", "Requests that the engine runs at once", "gpu"),
+    _gauge("genq_engine_asked_running_requests", "Requests at once that were asked for", "gpu"),
+    _gauge("genq_engine_state_slots", "Slots of the state pool of a hybrid model", "gpu"),
+    _gauge("genq_engine_kv_tokens", "Tokens that the engine's cache has room for", "gpu"),
     _gauge("genq_engine_running_requests", "Requests that the engine is running", "gpu"),
     _gauge("genq_engine_waiting_requests", "Requests that wait inside the engine", "gpu"),
     _gauge("genq_engine_token_usage_ratio", "Share of the engine's token memory in use", "gpu"),
+    _gauge("genq_engine_state_usage_ratio", "Share of the state pool in use", "gpu"),
+    _gauge("genq_engine_accepted_tokens", "Tokens that a check of drafts yields, mean", "gpu"),
     _counter("genq_engine_generated_tokens_total", "Tokens the engine generated, waste too", "gpu"),
     _counter("genq_engine_retractions_total", "Requests the engine set back for memory", "gpu"),
     _gauge("genq_gpu_up", "1 if the driver can read the card, 0 if it is lost", "gpu"),
@@ -70,6 +75,7 @@ CONSUMER = (
     _gauge("genq_gpu_utilization_ratio", "Share of time in which the card computed", "gpu"),
     _gauge("genq_gpu_temperature_celsius", "Temperature of the card", "gpu"),
     _gauge("genq_gpu_power_watts", "Power that the card draws", "gpu"),
+    _gauge("genq_gpu_failing", "1 for each sign that the card's memory fails", "gpu", "reason"),
     _gauge("genq_gpu_throttled", "1 for each reason that slows the card down", "gpu", "reason"),
 )
 

@@ -1,4 +1,4 @@
-"""How a card is, as NVML tells: lost or there, hot, slowed down, how full and how busy."""
+"""How a card is, as NVML tells: lost, failing, hot, slowed down, how full and how busy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ THROTTLES = {
 }
 
 
+# What says that a card should be looked after: memory errors that were not corrected since the
+# driver was loaded, rows of memory that wait for a reset to be replaced, or cannot be replaced.
+FAILURES = ("uncorrected_errors", "rows_to_replace", "rows_lost")
+_UNCORRECTED, _SINCE_LOADED = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+
+
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
     """One look at a card. ``up`` False: the driver answers and cannot read the card any more."""
@@ -27,6 +33,7 @@ class GpuHealth:
     temperature_celsius: float | None = None
     power_watts: float | None = None
     throttled: frozenset[str] = frozenset()
+    failing: frozenset[str] = frozenset()  # of FAILURES; the card still answers
 
 
 class GpuProbe:
@@ -73,7 +80,17 @@ class GpuProbe:
             temperature_celsius=heat,
             power_watts=None if power is None else power / 1000,
             throttled=frozenset(name for name, bit in THROTTLES.items() if int(bits) & bit),
+            failing=self._failing(handle),
         )
+
+    def _failing(self, handle: Any) -> frozenset[str]:
+        """Return what is wrong with the card's memory, as far as the card can say."""
+        errors = self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_LOADED)
+        rows = self._ask("nvmlDeviceGetRemappedRows", handle)
+        # corrected, uncorrected, whether some wait for a reset, whether some could not be replaced
+        _, _, waiting, lost = rows if rows is not None and len(rows) == 4 else (0, 0, 0, 0)
+        found = dict(zip(FAILURES, (errors or 0, waiting, lost), strict=True))
+        return frozenset(name for name, value in found.items() if value)
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """Return what a card may not support, or None."""

@@ -94,7 +94,7 @@ class Pump:
 
     def engine_up(self, ready: Ready) -> None:
         """Generate with this engine from now on, beginning with a small window."""
-        self.window = Window(ready.facts.max_running)
+        self.window = Window(ready.facts.max_running, most=ready.facts.window)
         self.trust.fresh()
         self._ready = ready
         self._wake.set()

@@ -10,7 +10,7 @@ what the token pool could hold if each further request were as long as those tha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ CALM_SAMPLES = 5  # samples without growth after the window gave way
 class Window:
     """The number of requests to have in flight, steered by :meth:`observe`.
 
-    ``1 <= size <= ceiling`` always holds.
+    ``1 <= size <= ceiling`` always holds. ``most``: the ceiling that somebody measured to be best
+    for this engine; None: the limit and a short queue before it.
     """
 
     max_running: int
+    most: int | None = field(default=None, kw_only=True)
     size: int = 0
     _ramping: bool = True
     _calm: int = 0
@@ -49,7 +51,9 @@ class Window:
 
     @property
     def ceiling(self) -> int:
-        """The largest size: the engine's limit, and a short queue before it."""
+        """The largest size: what was measured; else the engine's limit, and a short queue."""
+        if self.most is not None:
+            return max(1, self.most)
         return self.max_running + max(1, math.ceil(self.max_running * OVERSHOOT))
 
     def observe(self, load: EngineLoad, *, in_flight: int) -> int:
@@ -83,7 +87,7 @@ class Window:
 
     @property
     def _patience(self) -> int:
-        return max(2, math.ceil(self.max_running * WAITING_SHARE))
+        return max(2, math.ceil(self.max_running * WAITING_SHARE), self.ceiling - self.max_running)
 
     def _grow(self, load: EngineLoad) -> None:
         step = self.size if self._ramping else max(1, self.size // 20)

@@ -118,3 +118,21 @@ def test_a_queue_in_the_engine_that_does_not_move_shrinks_the_window() -> None:
         waiting = max(0, window.size - 60)
         window.observe(calm(window, running=60, waiting=waiting), in_flight=window.size)
     assert 60 < window.size < 60 + 0.5 * 256
+
+
+@given(max_running=st.integers(1, 5000), most=st.integers(1, 5000), events=events)
+def test_what_was_measured_to_be_most_is_the_ceiling(max_running, most, events) -> None:
+    window = Window(max_running, most=most)
+    assert window.ceiling == most
+    for load, in_flight in events:
+        size = window.pushed_back() if load is None else window.observe(load, in_flight=in_flight)
+        assert 1 <= size <= most
+
+
+def test_a_measured_queue_in_the_engine_is_no_reason_to_give_way() -> None:
+    window = Window(40, most=96)
+    for _ in range(30):
+        waiting = max(0, window.size - 40)
+        load = EngineLoad(min(40, window.size), waiting, 0.1, 0, 0)
+        window.observe(load, in_flight=window.size)
+    assert window.size == 96

@@ -11,7 +11,7 @@ from common.queue.workers import WorkerInfo
 from common.records import RunInfo
 from producer.status_data import Rate, Recent, RunStatus
 from producer.status_state import duration, eta, next_command, state_of
-from producer.status_view import bar, percent, row, run_json, screen
+from producer.status_view import bar, percent, row, run_json, screen, worker_lines
 
 INFO = RunInfo(
     run="ultrachat-200k",
@@ -227,3 +227,30 @@ def test_the_json_is_plain_and_versioned():
 def test_the_consumer_that_is_named_can_serve_the_model(model, command):
     served = replace(STATUS, workers=[], info=replace(STATUS.info, model=model))
     assert next_command(served) == command
+
+
+def line_of(**gauges):
+    (line,) = worker_lines([worker(0, **gauges)])
+    return line
+
+
+def test_a_worker_shows_what_was_asked_where_less_came_of_it():
+    hybrid = {"max_running": "40", "state_slots": "200", "slots_per_request": "5"}
+    asked = line_of(asked_running="64", **hybrid)
+    assert "48/40 in flight (64 asked: 200 state slots, 5 each)" in asked
+    assert "(64 asked)" in line_of(asked_running="64", max_running="40")
+    for same in ("40", "20", ""):
+        assert "asked" not in line_of(asked_running=same, **hybrid)
+    assert "asked" not in line_of(asked_running="64", max_running="0")  # not ready yet
+
+
+def test_a_worker_shows_its_card():
+    busy = {"gpu_up": "1", "gpu_utilization": "0.974", "gpu_power_watts": "688.4"}
+    line = line_of(**busy, gpu_temperature_celsius="64", accept_length="2.84")
+    assert line.endswith("  97 % busy  688 W  64 C  drafts 2.8")
+    assert "slowed" not in line_of(**busy, gpu_throttled="power_cap")
+    slowed = line_of(**busy, gpu_throttled="hw_thermal,power_cap", gpu_failing="rows_lost")
+    assert slowed.endswith("  GPU slowed: hw_thermal  GPU failing: rows_lost")
+    assert line_of(gpu_up="0").endswith("  GPU LOST: the driver cannot read it")
+    empty = dict.fromkeys((*busy, "gpu_temperature_celsius", "gpu_failing"), "")
+    assert line_of(**empty) == line_of()

@@ -1,0 +1,59 @@
+"""Looks at a card every few seconds from a thread of its own, since a driver may never answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from consumer.engine.gpu_health import GpuHealth, GpuProbe
+
+LOOK_SECONDS = 5.0
+SILENT_SECONDS = 30.0  # a driver that takes longer for one look has lost the card
+
+
+class GpuWatch:
+    """Holds the newest look at a card. Costs nothing where there is no card or no NVML.
+
+    The thread is a daemon: a call that never returns holds up neither the event loop nor the end
+    of the process.
+    """
+
+    def __init__(self, gpu: int | None, *, look_seconds: float = LOOK_SECONDS) -> None:
+        self._probe = GpuProbe(gpu)
+        self._gpu = gpu
+        self._pause = look_seconds
+        self._over = threading.Event()
+        self._seen: GpuHealth | None = None
+        self._asked_at: float | None = None  # of the look under way
+        self._thread: threading.Thread | None = None
+
+    @property
+    def health(self) -> GpuHealth | None:
+        """How the card was at the last look; None where nobody can say.
+
+        A driver that does not answer makes a card that is not up.
+        """
+        asked_at = self._asked_at
+        if asked_at is not None and time.monotonic() - asked_at > SILENT_SECONDS:
+            return GpuHealth(up=False)
+        return self._seen
+
+    def start(self) -> None:
+        """Begin to look; no error where there is nothing to see. Safe to call again."""
+        if self._gpu is None or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Does not wait for a look that is under way."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._asked_at = time.monotonic()
+            seen = self._probe.look()
+            self._seen, self._asked_at = seen, None
+            if seen is None:  # no NVML here, and there will be none
+                return
+            self._over.wait(self._pause)
