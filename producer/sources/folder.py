@@ -45,8 +45,9 @@ def data_files(
     if _DICTIONARY in names:
         splits = [str(name) for name in _read(place, _DICTIONARY, read).get("splits", [])]
         chosen = f"{_choose(place, splits, split)}/"
+        inside = f"{place.rstrip('/')}/{chosen}"
         below = [name.removeprefix(chosen) for name in names if name.startswith(chosen)]
-        inner = data_files(place + "/" + chosen, below, lambda name: read(chosen + name), None)
+        inner = data_files(inside, below, lambda name: read(chosen + name), None)
         return [chosen + name for name in inner]
     if _STATE in names:
         return _saved(place, names, _read(place, _STATE, read), split)

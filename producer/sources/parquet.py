@@ -26,7 +26,9 @@ def read_parquet(source: BinaryIO, name: str, limits: Limits) -> Iterator[Raw | 
     """
     number = 0
     try:
-        with pq.ParquetFile(source) as file:
+        # Buffering ahead takes row groups to come into memory, and asks object storage for all of
+        # them before the first row is used.
+        with pq.ParquetFile(source, pre_buffer=False) as file:
             _check_expansion(file.metadata, limits)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for value in batch.to_pylist():
