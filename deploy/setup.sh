@@ -70,8 +70,8 @@ fetch_prometheus() {
     say "Fetching promtool (apt-get download prometheus)"
     {
         (cd "$folder" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; }) &&
-            dpkg-deb -x "$folder"/prometheus_*.deb "$folder/root" &&
-            cp "$folder/root/usr/bin/promtool" "$folder/root/usr/bin/prometheus" "$venv/bin/"
+            dpkg-deb -x "$folder"/prometheus_*.deb "$folder/deb" &&
+            cp "$folder/deb/usr/bin/promtool" "$folder/deb/usr/bin/prometheus" "$venv/bin/"
     } >>"$log" 2>&1 || status=$?
     rm -rf "$folder"
     return "$status"
