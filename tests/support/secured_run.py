@@ -169,6 +169,7 @@ def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
         this.values += _all_values(admin)
     this.must("monitor", "gen-producer", "status", RUN)
     this.must("monitor", "gen-producer", "failed", RUN)
+    this.must("monitor", "gen-producer", "exporter", "--once")
     this.must("monitor", "gen-producer", "verify", RUN, "--allow-failures")
     this.must("producer", "gen-producer", "load", str(rows), "--run", RUN, "--model", model)
     this.said |= {path.name: path.read_text() for path in folder.glob("*.log")}
