@@ -78,6 +78,25 @@ async def test_rq_info_lists_the_worker_with_its_counts(world, engine) -> None:
     assert await world.runs.workers() == []
 
 
+async def test_what_came_of_what_was_asked_is_shown_and_sizes_the_window(world, launched) -> None:
+    await world.load(40, sampling=Sampling(max_tokens=2000))
+    slow = ("--token-seconds", "0.02", "--answer-tokens", "100000", "--max-mamba-cache-size", "30")
+    async with world.serving(budget=QUICK, max_running=64, flags=slow):
+
+        async def full() -> dict[str, str] | None:
+            for worker in await world.runs.workers():
+                if worker.gauges.get("in_flight") == "8":
+                    return worker.gauges
+            return None
+
+        gauges = await eventually(full, 60)
+        assert (gauges["asked_running"], gauges["max_running"]) == ("64", "6")
+        assert (gauges["state_slots"], gauges["slots_per_request"]) == ("30", "5")
+        assert "capped to 6" in gauges["capped"]
+        assert gauges["profile"] == gauges["gpu_up"] == ""
+        assert int(gauges["window"]) <= 8  # six, and a short queue
+
+
 def _output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout

@@ -46,7 +46,7 @@ class FakeServer:
         self.args = args
         self.key = os.environ.get(KEY_VARIABLE, "")
         self.scheduler = Scheduler(
-            max_running=args.max_running_requests,
+            max_running=args.running,
             token_seconds=args.token_seconds,
             prefill_seconds=args.prefill_seconds,
             answer_tokens=args.answer_tokens,
@@ -78,7 +78,9 @@ class FakeServer:
             "mem_fraction_static": self.args.mem_fraction_static,
             "enable_deterministic_inference": self.args.enable_deterministic_inference,
         }
-        effective = {"effective_max_running_requests_per_dp": self.args.max_running_requests}
+        effective = {"effective_max_running_requests_per_dp": self.args.running}
+        if self.args.max_mamba_cache_size is not None:
+            effective["max_mamba_cache_size"] = self.args.max_mamba_cache_size
         info["internal_states"][0] |= effective
         return web.json_response(info)
 
@@ -99,7 +101,7 @@ class FakeServer:
             "num_waiting_reqs": len(scheduler.waiting),
             "num_used_tokens": tokens,
             "max_total_num_tokens": self.args.max_total_tokens,
-            "max_running_requests": self.args.max_running_requests,
+            "max_running_requests": self.args.running,
             "token_usage": round(tokens / self.args.max_total_tokens, 4),
             "total_prefill_uncached_tokens": scheduler.prefilled,
             "decode_moments": [scheduler.steps, scheduler.decoded, 0.0, 0.0, 0.0, 0.0],
@@ -359,6 +361,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     parser.add_argument("--context-length", type=int)
     parser.add_argument("--max-running-requests", type=int, default=8)
+    parser.add_argument("--max-mamba-cache-size", type=int, help="state slots, 5 a request")
     parser.add_argument("--max-queued-requests", type=int)
     parser.add_argument("--mem-fraction-static", type=float, default=0.9)
     parser.add_argument("--max-total-tokens", type=int, default=100_000)
@@ -373,7 +376,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stubborn-child", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--faults", default="{}", help="JSON, as for /fake/faults")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.running = args.max_running_requests
+    if args.max_mamba_cache_size is not None:
+        args.running = min(args.running, args.max_mamba_cache_size // 5)
+    return args
 
 
 def main(argv: list[str]) -> int:
@@ -385,6 +392,10 @@ def main(argv: list[str]) -> int:
     faults = server.scheduler.faults = Faults(**json.loads(args.faults))
     if args.mem_fraction_static < faults.crash_above:
         faults.crash_on_request = 0
+    if args.running < args.max_running_requests:
+        slots = f"(max_mamba_cache_size={args.max_mamba_cache_size}, 5 state slots per request)"
+        capped = f"max_running_requests is capped to {args.running} by the mamba state cache"
+        print(f"{capped} {slots}. To raise it: ...", flush=True)
     if args.ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asyncio.run(server.serve())
