@@ -39,7 +39,14 @@ KNOWN = (
         r"leave no GPU memory for the KV cache|Not enough memory.*mem-fraction-static",
         "The weights leave too little GPU memory for the cache.",
         "Raise --mem-fraction-static; with speculative decoding rather lower"
-        " --max-running-requests; and look for other processes on the card with nvidia-smi.",
+        " --max-running-requests; and look for other processes on the card with nvidia-smi."
+        "\nWhat fits: gen-consumer explain --model MODEL -- FLAGS",
+    ),
+    _known(
+        r"Not enough GPU memory for hybrid|state cache is too small to serve any requests",
+        "The states of the model's linear layers find no room beside its weights.",
+        "Raise --mem-fraction-static or --max-mamba-cache-size, or try --disable-radix-cache."
+        "\nWhat fits: gen-consumer explain --model MODEL -- FLAGS",
     ),
     _known(
         r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED",

@@ -39,6 +39,7 @@ def test_a_log_of_a_good_start_is_no_failure():
         ("ModuleNotFoundError: No module named 'sglang'", True),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", False),
         ("RuntimeError: CUDA error: GPU is lost", True),
+        ("RuntimeError: The state cache is too small to serve any requests.", False),
         ("OSError: [Errno 98] error while attempting to bind on address: address in use", False),
     ],
 )
