@@ -35,8 +35,11 @@ QUERIES = {
     for panel in dashboard.panels
     for query in panel.queries
 }
-# There is no card here, nothing failed, and what lasts an hour has not.
-EMPTY = re.compile(r"genq_gpu_|genq_redis_memory_limit_bytes > 0|of_peers|ratio1h|commit_timestamp")
+# There is no card here, the engine is a stand-in, nothing failed, and what lasts an hour has not.
+EMPTY = re.compile(
+    "genq_gpu_|state_slots|kv_tokens|state_usage|accepted_tokens"
+    "|memory_limit_bytes > 0|of_peers|ratio1h|commit_timestamp"
+)
 
 
 @contextmanager

@@ -165,6 +165,7 @@ CONSUMER = Dashboard(
                 f"genq_engine_running_requests{{{AT}}}": f"{CARD} running",
                 f"genq_engine_waiting_requests{{{AT}}}": f"{CARD} waiting",
                 f"genq_engine_max_running_requests{{{AT}}}": f"{CARD} at most",
+                f"genq_engine_asked_running_requests{{{AT}}}": f"{CARD} asked for",
             },
         ),
         Panel(
@@ -173,9 +174,24 @@ CONSUMER = Dashboard(
             about="By the engine's own counter, waste included.",
         ),
         Panel(
-            "Token memory in use",
-            {f"genq_engine_token_usage_ratio{{{AT}}}": CARD},
+            "Token memory and state pool in use",
+            {
+                f"genq_engine_token_usage_ratio{{{AT}}}": f"{CARD} tokens",
+                f"genq_engine_state_usage_ratio{{{AT}}}": f"{CARD} state",
+            },
             "percentunit",
+        ),
+        Panel(
+            "Room for tokens, slots of the state pool",
+            {
+                f"genq_engine_kv_tokens{{{AT}}}": f"{CARD} tokens",
+                f"genq_engine_state_slots{{{AT}}}": f"{CARD} slots",
+            },
+        ),
+        Panel(
+            "Tokens that a check of drafts yields",
+            {f"genq_engine_accepted_tokens{{{AT}}}": CARD},
+            about="Of speculative decoding: the mean number of tokens for each step.",
         ),
         Panel(
             "Tries by verdict",
@@ -244,8 +260,11 @@ CONSUMER = Dashboard(
             about="power_cap is usual under full load; the others are worth a look.",
         ),
         Panel(
-            "Card: readable",
-            {f"genq_gpu_up{{{AT}}}": CARD},
+            "Card: readable, failing memory",
+            {
+                f"genq_gpu_up{{{AT}}}": CARD,
+                f"genq_gpu_failing{{{AT}}} > 0": f"{CARD}: {{{{reason}}}}",
+            },
             kind="stat",
             width=THIRD,
         ),
