@@ -18,7 +18,7 @@ from common.errors import EpochError, QueueError
 from common.ids import RunName
 from common.objectstore import RunPaths, open_store
 from common.prove import prove
-from common.queue.prompts import QueueLimits
+from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.redis_client import open_client
 from common.settings import Settings, load_settings
@@ -172,6 +172,13 @@ def quick_outages(monkeypatch) -> None:
     monkeypatch.setattr("consumer.daemon.REAP_SECONDS", 0.3)
     monkeypatch.setattr("consumer.sink.service.REAP_SECONDS", 0.3)
     monkeypatch.setattr("consumer.leases.keeper.RETRY_SECONDS", 0.3)
+
+
+async def reaped(rig: Rig) -> int:
+    """Let another host's reaper, which Redis can hear, take back what has expired."""
+    (info,) = await Runs(rig.audit, QueueLimits()).list()
+    limits = QueueLimits(lease_seconds=LEASE_SECONDS)
+    return (await PromptQueue(rig.audit, info.run, info.epoch, limits).reap()).expired
 
 
 def past(seconds: float):

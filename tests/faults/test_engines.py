@@ -270,7 +270,8 @@ async def test_two_rows_that_kill_the_engine_end_dead_and_nothing_else_does(
     """They die with neighbours thrice, then alone; a healthy engine is not given up for that."""
     await world.load(14, texts={3: "poison", 9: "poison too"})
     budget = StartBudget(backoff_base_seconds=0.01, backoff_cap_seconds=0.02, kill_seconds=0.1)
-    assert await world.burst(budget=budget, flags=faults(kill_text="poison")) == Exit.DONE
+    flags = faults(kill_text="poison")
+    assert await world.burst(seconds=150, budget=budget, flags=flags) == Exit.DONE
     seen = await world.counts()
     assert (seen.generated, seen.dead) == (12, 2)
     assert {r["attempt"] for r in world.results()} == {1}

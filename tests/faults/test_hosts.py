@@ -1,4 +1,4 @@
-"""Machines that come up in any order, go down together, have wrong clocks or names: rows G, F11."""
+"""Machines that come up in any order, go down together, have names that do not resolve: rows G."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import os
 import random
 import secrets
-import signal
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from common.objectstore import RunPaths, open_store
 from common.prove import prove
 from common.settings import load_settings
 from deploy import embedded, processes
-from tests.support.consumers import consumer, world_of
+from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
 from tests.support.fleet import SHORT_LEASES, Fleet
 from tests.support.servers import eventually_sync
@@ -201,43 +200,3 @@ async def test_an_address_of_ipv6_alone_works(world, redis_server) -> None:
         with world.consume("--url", engine.url, "--burst", GENQ_REDIS_URL=url) as process:
             await asyncio.to_thread(process.wait, 60)
     assert len(world.results()) == 5
-
-
-@row("F11")
-async def test_clocks_that_are_a_day_off_change_nothing_about_leases(world) -> None:
-    """One consumer's clock is a day ahead, the other's a day behind; then one is killed."""
-    await world.load(120)
-    lease = {"GENQ_LEASE_SECONDS": "3", "GENQ_RENEW_SECONDS": "0.5"}
-    flags = ("--model", world.model, "--max-running", "4", "--", "--token-seconds", "0.02")
-    with contextlib.ExitStack() as after:
-        ahead, behind = (
-            after.enter_context(
-                consumer(
-                    world.env,
-                    world.folder / f"{days}.log",
-                    *flags,
-                    program=skewed(86_400 * days),
-                    **lease,
-                )
-            )
-            for days in (1, -1)
-        )
-        await world.some_generated(30)
-        assert (await world.counts()).wasted_tokens == 0
-        assert {worker.name for worker in await world.runs.workers()} != set()
-        ahead.signal(signal.SIGKILL)
-        ahead.wait()
-        await world.generated(120)
-        assert behind.process.poll() is None
-    results = world.results()
-    assert sorted(r["k"] for r in results) == list(range(120))
-    assert {r["attempt"] for r in results} == {1}
-
-
-def skewed(seconds: int) -> tuple[str, ...]:
-    """The stand-in's consumer with Python's wall clock set wrong (there is no faketime here)."""
-    code = (
-        f"import runpy, time; real = time.time; time.time = lambda: real() + {seconds};"
-        " runpy.run_module('tests.support.fake_consumer', run_name='__main__')"
-    )
-    return ("-c", code)

@@ -13,7 +13,7 @@ import structlog
 from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.records import Sampling
-from tests.faults.rig import LEASE_SECONDS, past, pipeline, quick_outages
+from tests.faults.rig import LEASE_SECONDS, past, pipeline, quick_outages, reaped
 from tests.support.fake_engine import fake_state
 from tests.support.frail import frail_redis
 from tests.support.proxy import running_proxy
@@ -39,13 +39,6 @@ async def rig(proxy, redis_url, store_settings, tmp_path):
     url = proxy.url(redis_url)
     async with pipeline(url, store_settings, tmp_path, *SLOW, direct=redis_url) as rig:
         yield rig
-
-
-async def reaped(rig):
-    """Another host's reaper, which Redis can hear."""
-    (info,) = await Runs(rig.audit, QueueLimits()).list()
-    limits = QueueLimits(lease_seconds=LEASE_SECONDS)
-    return (await PromptQueue(rig.audit, info.run, info.epoch, limits).reap()).expired
 
 
 @pytest.mark.row("C7")
@@ -75,6 +68,7 @@ async def test_no_generation_is_thrown_away_by_a_partition_longer_than_a_lease(r
     assert (await rig.counts()).wasted_tokens == 0
 
 
+@pytest.mark.faults
 @pytest.mark.row("C7")
 async def test_what_was_finished_in_a_partition_counts_though_another_has_the_item(
     rig, proxy, redis_url

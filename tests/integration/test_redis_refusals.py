@@ -19,7 +19,7 @@ from tests.support import servers
 from tests.support.producers import Producer
 from tests.support.secured import secured_redis
 
-pytestmark = pytest.mark.row("C10")
+pytestmark = [pytest.mark.row("C10"), pytest.mark.faults]
 
 
 @pytest.fixture

@@ -228,9 +228,9 @@ class World:
             stopping.ask(Exit.DONE)
             await asyncio.gather(task, return_exceptions=True)
 
-    async def burst(self, **options: Any) -> Exit:
+    async def burst(self, *, seconds: float = SECONDS, **options: Any) -> Exit:
         async with self.serving(burst=True, **options) as serving:
-            return await asyncio.wait_for(serving.task, 60)
+            return await asyncio.wait_for(serving.task, seconds)
 
     async def counts(self, run: str = "one") -> RunCounts:
         return await self.runs.sample(RunName(run))

@@ -188,9 +188,14 @@ class Proxy:
             if self.bytes_per_second:
                 await asyncio.sleep(1 / TRICKLE_STEPS)
 
-    async def _run(self, started: threading.Event, stop: asyncio.Event) -> None:
+    async def _run(
+        self, started: threading.Event, stop: asyncio.Event, listener: socket.socket | None
+    ) -> None:
         self._through.set()
-        server = await asyncio.start_server(self._serve, LOOPBACK, self.port)
+        if listener is not None:
+            server = await asyncio.start_server(self._serve, sock=listener)
+        else:
+            server = await asyncio.start_server(self._serve, LOOPBACK, self.port)
         self.port = server.sockets[0].getsockname()[1]
         started.set()
         await stop.wait()
@@ -208,12 +213,24 @@ def _abort(writer: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def running_proxy(upstream: int) -> Iterator[Proxy]:
-    """Run a proxy to a port of this machine."""
+def running_proxy(
+    upstream: int,
+    *,
+    listener: socket.socket | None = None,
+    enter: Callable[[], None] = lambda: None,
+) -> Iterator[Proxy]:
+    """Run a proxy to a port of this machine.
+
+    ``listener``: where clients come in, if not at a port of its own. ``enter``: called first in
+    the proxy's thread, so that the way on begins in another network namespace.
+    """
     proxy, started, stop = Proxy(upstream), threading.Event(), asyncio.Event()
-    thread = threading.Thread(
-        target=lambda: proxy._loop.run_until_complete(proxy._run(started, stop)), daemon=True
-    )
+
+    def serve() -> None:
+        enter()
+        proxy._loop.run_until_complete(proxy._run(started, stop, listener))
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert started.wait(10)
     try:

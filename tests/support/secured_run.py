@@ -190,7 +190,7 @@ def _generate(this: SecuredRun, admin: redis.Redis, model: str) -> None:
     engine = ("--", "--token-seconds", "0.03", "--answer-tokens", "30")
     consumer = this.start("consumer", "gen-consumer", *flags, *engine)
     try:
-        eventually_sync(lambda: _alive(consumer, this) and admin.zcard(KEYS.lease), 40)
+        eventually_sync(lambda: _alive(consumer, this) and admin.zcard(KEYS.lease), 120)
         _observe(this, consumer)
         _ask_engine(this)
         this.must("monitor", "gen-producer", "status", RUN, "--json")
