@@ -89,6 +89,8 @@ class LocalRun:
                 "--temperature": job.temperature,
                 "--samples": job.samples,
                 "--limit": job.limit,
+                # The small default limit is for a first look; how many it cut is said at the end.
+                "--canary-truncated": 0,
             }
             argv.append(job.dataset)
             argv += [str(x) for pair in options.items() if pair[1] is not None for x in pair]
@@ -154,7 +156,8 @@ class LocalRun:
         if counts.leased and counts.done:
             yield "rq info", self._rq_info
         if counts.state in ("held", "paused"):
-            resume = look_command(self._stack, f"gen-producer resume {self._job.run}")
+            accept = " --accept" if counts.state == "held" else ""
+            resume = look_command(self._stack, f"gen-producer resume {self._job.run}{accept}")
             reason = counts.hold_reason or "somebody asked for it"
             yield "held", lambda: f"The run is {counts.state}: {reason}. To go on: {resume}"
 

@@ -11,7 +11,9 @@ from common.errors import InputError
 from common.objectstore import RunPaths, open_store
 from common.prove import committed_items
 from common.queue.run_state import Runs
+from common.records import Verdict
 from producer.manifest import find_manifest
+from producer.status_store import StoreLook
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from common.queue.workers import WorkerInfo
     from common.records import RunInfo, RunManifest
     from common.settings import Settings
+    from producer.status_store import Child, Example
 
 RECENT_SECONDS = 60.0
 
@@ -46,6 +49,14 @@ class RunStatus:
     stream_limit: int = 0
     recent: Rate | None = None
     average: Rate | None = None
+    examples: list[Example] = field(default_factory=list)  # of what a run is held for
+    children: list[Child] = field(default_factory=list)
+
+    @property
+    def flagged(self) -> dict[str, int]:
+        """Completions that the run keeps and that are not ok, by class; the commonest first."""
+        kept = {name: n for name, n in self.counts.verdicts.items() if name != Verdict.OK}
+        return dict(sorted(kept.items(), key=lambda pair: (-pair[1], pair[0])))
 
     @property
     def problems(self) -> list[str]:
@@ -91,6 +102,7 @@ class Watcher:
         self._runs = Runs(client, settings.limits())
         self._settings = settings
         self._recent: dict[str, Recent] = {}
+        self._store = StoreLook(self._runs, settings)
 
     async def look(self, run: RunName | None) -> list[RunStatus]:
         """Return how ``run`` stands, or all runs; none if Redis does not know it."""
@@ -101,10 +113,13 @@ class Watcher:
             infos = [info] if info else []
         workers = await self._runs.workers() if infos else []
         suspended = bool(infos) and await self._runs.suspended()
-        return [await self._status(info, workers, suspended=suspended) for info in infos]
+        return [
+            await self._status(info, workers, suspended=suspended, alone=run is not None)
+            for info in infos
+        ]
 
     async def _status(
-        self, info: RunInfo, workers: list[WorkerInfo], *, suspended: bool
+        self, info: RunInfo, workers: list[WorkerInfo], *, suspended: bool, alone: bool
     ) -> RunStatus:
         counts = await self._runs.sample(info.run)
         serving = [worker for worker in workers if info.run in worker.queues]
@@ -119,6 +134,10 @@ class Watcher:
             stream_limit=self._settings.stream_entries,
             recent=recent or _gauged(counts, serving),
             average=_average(info, counts),
+            examples=await self._store.examples(info, counts.canary.worst)
+            if alone and counts.canary.state == "held"
+            else [],
+            children=await self._store.children(info) if alone else [],
         )
 
     def _has_success(self, run: RunName) -> bool:

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from common.model import SMALL_MODEL
+from producer.acceptance import remedy
 
 if TYPE_CHECKING:
     from producer.status_data import RunStatus
@@ -23,7 +24,9 @@ def state_of(status: RunStatus) -> tuple[str, str]:
     """Return the state in one word, and its cause, or "" where it goes on as it should."""
     state, counts = status.info.state, status.counts
     loading = f"{counts.loaded:,} of {counts.total:,} queued; the same `load` again goes on"
-    dead = f"{counts.dead:,} dead-lettered" if counts.dead else ""
+    parts = [f"{counts.dead:,} dead-lettered"] if counts.dead else []
+    parts += [f"{count:,} {name}" for name, count in status.flagged.items()]
+    dead = ", ".join(parts)
     stall = _stall(status)
     rules = (  # the first that holds
         (state == "closed" and status.success, "done", dead),
@@ -90,7 +93,8 @@ def next_command(status: RunStatus) -> str:
         "loading": f"gen-producer load --run {run}",
         "cancelled": f"gen-producer load --run {run}",
         "suspended": "rq resume",
-        "held": f"gen-producer failed {run}    (then: gen-producer resume {run})",
+        "held": f"gen-producer resume {run} --accept    (or cancel, change"
+        f" {remedy(status.counts.canary.worst)}, load anew)",
         "paused": f"gen-producer resume {run}",
         "done": f"gen-producer verify {run}",
         "finishing": "gen-sink    (if none is running)",

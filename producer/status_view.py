@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from producer.status_data import number
 from producer.status_state import duration, eta, next_command, state_of
+from producer.status_store import one_line
 
 if TYPE_CHECKING:
     from common.audit import RunCounts
     from common.queue.workers import WorkerInfo
     from producer.status_data import Rate, RunStatus, StoredOnly
+    from producer.status_store import Example
 
 JSON_VERSION = 1
 MAX_WIDTH = 100
@@ -28,12 +30,13 @@ def screen(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
     finished = counts.committed + counts.dead
     lines = [
         f"{status.info.run}  {word}" + (f": {cause}" if cause else ""),
-        f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}",
+        f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}{_flagged(status)}",
         _places(counts),
-        _rates(status),
-        ", ".join(part for part in (_eta_text(status), _commit_text(status)) if part),
+        *(_pace(status) if word != "held" else ()),
         _failures(status),
+        _children(status),
         "; ".join(status.problems[:1]),
+        *(_example(one) for one in status.examples),
     ]
     body = [line for line in lines if line] + worker_lines(status.workers)
     body.append(f"Next: {next_command(status)}")
@@ -190,6 +193,32 @@ def _failures(status: RunStatus) -> str:
     return "; ".join(parts)
 
 
+def _pace(status: RunStatus) -> tuple[str, str]:
+    coming = (_eta_text(status), _commit_text(status))
+    return _rates(status), ", ".join(part for part in coming if part)
+
+
+def _flagged(status: RunStatus) -> str:
+    """Tell of what is kept and not ok, so that nobody takes the number before it for good ones."""
+    top = list(status.flagged.items())
+    more = f", {len(top) - 3} more" if len(top) > 3 else ""
+    told = ", ".join(f"{count:,} {name}" for name, count in top[:3]) + more
+    return f"; kept but flagged: {told}" if told else ""
+
+
+def _children(status: RunStatus) -> str:
+    told = [
+        f"{one.run} ({one.committed:,} of {one.items:,} {one.reason} redone)"
+        for one in status.children
+    ]
+    return f"children: {', '.join(told)}" if told else ""
+
+
+def _example(one: Example) -> str:
+    name = f"row {one.row:,}" + (f" {one_line(one.row_id)}" if one.row_id else "")
+    return f'  {name}: "{one.prompt}" -> {one.verdict}: {one.answer or "nothing"}'
+
+
 def bar(done: int, total: int) -> str:
     """Return a bar of ASCII signs; full only when all is done."""
     full = _BAR * done // total if total else _BAR
@@ -256,6 +285,10 @@ def run_json(status: RunStatus) -> dict[str, Any]:
         "failures": counts["failures"],
         "dead_by_class": status.dead_by_class,
         "verdicts": counts["verdicts"],
+        "flagged": status.flagged,
+        "canary": {**counts["canary"], "worst": status.counts.canary.worst},
+        "examples": [asdict(one) for one in status.examples],
+        "children": [asdict(one) for one in status.children],
         "seconds_since": {name: counts[f"since_{name}"] for name in ("lease", "result", "commit")},
         "problems": status.problems,
         "workers": [asdict(worker) for worker in status.workers],

@@ -9,6 +9,7 @@ from common.errors import DeadLettersError, Exit, InputError, VerifyError
 from common.ids import RunName, run_name
 from common.objectstore import ObjectMissingError, open_store
 from common.prove import Proof, prove
+from common.records import Verdict
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -62,6 +63,7 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
         f"{proof.items:,} items = {proof.committed:,} committed + {proof.dead:,} dead"
         + (f" + {left:,} missing" if (left := _missing(proof)) else ""),
         f"{proof.parts:,} parts" + (f"; {verdicts}" if verdicts else ""),
+        *_flagged_words(run, proof),
         *(f"  {problem}" for problem in proof.problems[:_PROBLEMS_SHOWN]),
     ]
     if (more := len(proof.problems) - _PROBLEMS_SHOWN) > 0:
@@ -69,9 +71,30 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
     return "\n".join(lines)
 
 
+def _flagged(proof: Proof) -> dict[str, int]:
+    """Return what is committed and is not ok, by class; the commonest first."""
+    kept = {name: count for name, count in proof.verdicts.items() if name != Verdict.OK}
+    return dict(sorted(kept.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _flagged_words(run: RunName, proof: Proof) -> list[str]:
+    flagged = _flagged(proof)
+    if not flagged:
+        return []
+    total, first = sum(flagged.values()), next(iter(flagged))
+    again = f"gen-producer requeue {run} --reason {first} --max-tokens N"
+    return [f"{total:,} of them are kept but flagged, not ok. To do them again: {again}"]
+
+
 def _missing(proof: Proof) -> int:
     return proof.items - proof.committed - proof.dead
 
 
 def _data(run: RunName, proof: Proof, *, proven: bool) -> dict[str, Any]:
-    return {"version": JSON_VERSION, "run": run, "proven": proven, **asdict(proof)}
+    return {
+        "version": JSON_VERSION,
+        "run": run,
+        "proven": proven,
+        **asdict(proof),
+        "flagged": _flagged(proof),
+    }

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CANCEL_ITEMS = 1000
 REQUEUE_ITEMS = 500
 REASON_ITEMS = 1000  # a round trip
+RESULTS_SHOWN = 200  # of the stream, where somebody wants to see one
 _COMMIT_ITEMS = 500
 _SETTLE_TRIES = 5
 _SETTLE_SECONDS = 0.02
@@ -264,6 +265,13 @@ class Runs:
         """
         found = await self._ask(run, self._redis.hgetall(RunKeys(run).canary))
         return {Item(int(item)): name.decode() for item, name in found.items()}
+
+    async def results(self, run: RunName, items: Collection[Item]) -> dict[Item, bytes]:
+        """Return the results of ``items`` that are among the oldest in the stream, as encoded."""
+        stream = RunKeys(run).stream
+        entries = await self._ask(run, self._redis.xrange(stream, count=RESULTS_SHOWN))
+        found = {Item(int(fields[b"n"])): fields[b"p"] for _, fields in entries}
+        return {item: found[item] for item in items if item in found}
 
     async def failures_by_class(self, run: RunName) -> dict[str, int]:
         """Return how many items are dead, by class; the commonest first."""

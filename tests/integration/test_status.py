@@ -258,3 +258,54 @@ def test_dead_letters_exit_8_unless_allowed_and_requeue_opens_the_run(
     assert store.stat(RunPaths(RUN).success) is None
     counts = json.loads(producer("status", RUN, "--json").out)["counts"]
     assert (counts["queued"], counts["committed"], counts["dead"]) == (3, 97, 0)
+
+
+def test_what_was_accepted_of_a_held_run_outlives_a_loss_of_redis(
+    producer, loaded, redis_url, store
+):
+    def fail(count):
+        async def go(runs, queue):
+            me = WorkerName("w")
+            leased = await queue.lease(me, count, request=new_nonce())
+            failures = [
+                Failure(one.item, one.token, Verdict.EMPTY, "no text", charged=True)
+                for one in leased
+            ]
+            await queue.fail(me, failures)
+
+        with_runs(redis_url, go)
+
+    fail(20)
+    assert "rows  held: 20 of the first 20 rows went wrong" in producer("status", RUN).out
+    assert "gen-producer resume rows --accept" in producer("resume", RUN, code=7).err
+    producer("resume", RUN, "--accept")
+    assert json.loads(store.get(RunPaths(RUN).accepted)) == {"accepted": ["faults"]}
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    producer("load", "--run", RUN)
+    fail(60)
+    data = json.loads(producer("status", RUN, "--json").out)
+    assert (data["queue_state"], data["canary"]["accepted"]) == ("open", ["faults"])
+
+
+def test_the_canary_is_a_setting_of_the_run(producer, loaded):
+    again = ("load", loaded, "--model", "m", "--canary-rows", 50, "--canary-faults", 0.2)
+    said = producer(*again, code=7).err
+    assert "canary_rows: was 200, now 50" in said
+    assert "--canary-rows 50 --canary-faults 0.2" in said
+    producer(*again, "--run", "other", "--canary-truncated", 0)
+    canary = json.loads(producer("status", "other", "--json").out)["canary"]
+    assert (canary["rows"], canary["accepted"]) == (50, ["truncated"])
+
+
+def test_verify_and_status_tell_of_what_is_kept_and_not_ok(producer, loaded, redis_url, store):
+    work(redis_url, done=10)
+    paths = RunPaths(RUN)
+    manifest = read_manifest(store, RUN)
+    ledger = Ledger(store, paths, manifest, fix_format(store, paths, "parquet"))
+    made = [completion(k, verdict="truncated" if k < 7 else "ok") for k in range(10)]
+    PartWriter(store, paths, ledger).write(made)
+    said = producer("verify", RUN, code=9).out
+    assert "7 of them are kept but flagged, not ok." in said
+    assert "gen-producer requeue rows --reason truncated --max-tokens N" in said
+    assert json.loads(producer("verify", RUN, "--json", code=9).out)["flagged"] == {"truncated": 7}

@@ -59,6 +59,7 @@ class Faults:
     abort_answers: int = 0  # so many answers end with finish reason abort
     dishonest: str = ""  # uncached | cached | crowd | always: wrong output in that case
     empty_answers: int = 0  # so many answers are the end token alone
+    empty_share: float = 0.0  # of the answers are, by prompt and seed
     loop_answers: int = 0  # so many answers repeat one word up to the limit
     cut_prompts: int = 0  # so many prompts lose their first token on the way
 
@@ -160,6 +161,8 @@ class Scheduler:
             faults.loop_answers -= 1
             return list(b"again and " * (job.max_new_tokens // 10 + 1))
         digest = hashlib.sha256(repr((job.input_ids, job.seed)).encode()).digest()
+        if digest[1] < 256 * faults.empty_share:
+            return [EOS_ID]
         crowd = len(self.running) > 0
         case = "cached" if job.cached else "crowd" if crowd else "uncached"
         if faults.dishonest in (case, "always"):

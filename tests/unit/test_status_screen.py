@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from common.audit import RunCounts
+from common.audit import Canary, RunCounts
 from common.codec import dumps
 from common.queue.workers import WorkerInfo
 from common.records import RunInfo
 from producer.status_data import Rate, Recent, RunStatus
 from producer.status_state import duration, eta, next_command, state_of
+from producer.status_store import Child, Example, one_line
 from producer.status_view import bar, percent, row, run_json, screen, worker_lines
 
 INFO = RunInfo(
@@ -92,7 +93,7 @@ def with_(status=STATUS, *, info=None, **counts):
 def test_the_screen():
     assert screen(STATUS).split("\n") == [
         "ultrachat-200k  generating",
-        "[###########.........] 55.6 %  501,619 of 902,087",
+        "[###########.........] 55.6 %  501,619 of 902,087; kept but flagged: 1,736 truncated",
         "queued 400,000, waiting retry 12, leased 336, generated 120, committed 501,616, dead 3",
         "now 8.8/s (8,800 tok/s), average 5.8/s (5,800 tok/s), wasted 0.1 % of tokens",
         "done in 12 h 38 min to 19 h 10 min, last commit 42 s ago",
@@ -254,3 +255,39 @@ def test_a_worker_shows_its_card():
     assert line_of(gpu_up="0").endswith("  GPU LOST: the driver cannot read it")
     empty = dict.fromkeys((*busy, "gpu_temperature_celsius", "gpu_failing"), "")
     assert line_of(**empty) == line_of()
+
+
+HELD = replace(
+    with_(
+        info={"state": "held"},
+        hold_reason="174 of the first 200 rows went wrong (87 %): 174 empty",
+        canary=Canary("held", 200, 200, 174, {"empty": 174, "ok": 26}, "faults"),
+    ),
+    examples=[
+        Example(3, 4, "id-3", "empty", "Who wrote Faust?", "no text in 1 tokens"),
+        Example(5, 6, None, "empty", "What is 2 + 2?", "no text in 1 tokens"),
+    ],
+    children=[Child("ultrachat-200k-truncated", "truncated", 1_736, "open", 12)],
+)
+
+
+def test_a_held_run_shows_what_went_wrong_and_how_to_go_on():
+    lines = screen(HELD).split("\n")
+    assert lines[0] == (
+        "ultrachat-200k  held: 174 of the first 200 rows went wrong (87 %): 174 empty"
+    )
+    assert '  row 4 id-3: "Who wrote Faust?" -> empty: no text in 1 tokens' in lines
+    assert '  row 6: "What is 2 + 2?" -> empty: no text in 1 tokens' in lines
+    assert "children: ultrachat-200k-truncated (12 of 1,736 truncated redone)" in lines
+    assert "gen-producer resume ultrachat-200k --accept" in lines[-2] + lines[-1]
+    assert len(lines) - len(HELD.workers) <= 10
+    data = json.loads(dumps(run_json(HELD)))
+    assert data["canary"]["classes"] == {"empty": 174, "ok": 26}
+    assert data["examples"][0]["row_id"] == "id-3"
+    assert data["children"][0]["run"] == "ultrachat-200k-truncated"
+    assert data["flagged"] == {"truncated": 1_736}
+
+
+def test_texts_of_rows_and_answers_cannot_steer_a_terminal():
+    assert one_line("a\x1b[31mb\r\n\tc \u202e d\u2028e") == "a [31mb c d e"
+    assert one_line("ä" * 100) == "?" * 57 + "..."

@@ -1,0 +1,92 @@
+"""Whole consumers on a run whose answers go wrong: held by itself, shown, accepted, finished."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+
+import pytest
+
+from common.errors import Exit
+from common.ids import RunName
+from common.objectstore import RunPaths
+from common.records import Sampling
+from tests.support.consumers import SECONDS, world_of
+from tests.support.fake_engine import running_fake, set_faults
+from tests.support.producers import COMMAND
+from tests.support.servers import eventually
+
+RUN = RunName("one")
+
+
+@pytest.fixture
+async def world(settings, store, service_env, tmp_path):
+    async with world_of(settings, store, service_env, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+async def engine(world):
+    async with running_fake(world.folder, api_key="") as spec:
+        yield spec
+
+
+async def told(world, *words, code=0):
+    """What gen-producer says, on both streams."""
+    done = await asyncio.to_thread(
+        subprocess.run, [*COMMAND, *words], env=world.env, capture_output=True, text=True
+    )
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
+
+
+async def held_and_quiet(world):
+    counts = await world.counts()
+    return counts.state == "held" and not counts.leased
+
+
+async def test_a_run_of_which_most_is_empty_is_held_shown_accepted_and_finished(world, engine):
+    await set_faults(engine, empty_share=0.87)
+    await world.load(300)
+    async with world.serving(url=engine.url):
+        await eventually(lambda: held_and_quiet(world), SECONDS)
+        counts = await world.counts()
+        assert counts.generated + sum(counts.failures.values()) <= 200
+        assert counts.canary.held_for == "faults"
+        seen = (counts.canary.finished, counts.canary.faults)
+        said = await told(world, "status", RUN)
+        assert f"one  held: {seen[1]} of the first {seen[0]} rows went wrong" in said
+        assert "-> empty: no text in 1 tokens" in said
+        assert "row-" in said
+        assert '"question ' in said
+        assert "gen-producer resume one --accept" in said
+        data = json.loads(await told(world, "status", RUN, "--json"))
+        assert len(data["examples"]) == 2
+        assert data["examples"][0]["prompt"] == f"question {data['examples'][0]['item']}"
+        assert data["canary"]["worst"] == "empty"
+        refused = await told(world, "resume", RUN, code=7)
+        assert "--accept" in refused
+        assert "cancel one" in refused
+        assert "held already" in await told(world, "pause", RUN)
+        assert (await world.counts()).generated == counts.generated
+        await set_faults(engine, empty_share=0.0)
+        await told(world, "resume", RUN, "--accept")
+        await world.generated(300)
+    kept = json.loads(world.store.get(RunPaths(RUN).accepted))
+    assert kept == {"accepted": ["faults"]}
+
+
+async def test_a_run_of_which_most_is_cut_is_held_and_shows_what_was_said(world, engine):
+    await world.load(400, sampling=Sampling(max_tokens=26))
+    assert await world.burst(url=engine.url) == Exit.DONE  # nothing is to be had
+    counts = await world.counts()
+    assert (counts.state, counts.canary.held_for) == ("held", "truncated")
+    assert counts.generated < 300
+    said = await told(world, "status", RUN)
+    assert "-> truncated: " in said
+    first = next(one for one in world.results() if one["verdict"] == "truncated")
+    assert any(one["content"][:20] in said for one in world.results())
+    assert first["content"]
+    assert "a higher --max-tokens" in said
+    assert "kept but flagged: " in said
