@@ -26,7 +26,8 @@ class PartColumns(Protocol):
     def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield these columns of each completion, in order, as the schema has them.
 
-        Raises ValueError if the part is damaged.
+        One that the part does not have, since an older sink wrote it, is left out. Raises
+        ValueError if the part is damaged.
         """
 
 

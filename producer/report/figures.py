@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WIDE, NARROW = 880, 380  # px
 STRIPS = 12  # workers that have a strip of their own
 _TEXT = 13  # px
+_LINE = 17  # px
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "genq",
@@ -134,10 +135,16 @@ _WORDS = {
 
 def _lengths(report: Report, width: int) -> _Sheet:
     assert report.lengths is not None
-    sheet = _Sheet(width, 300 if width == WIDE else 260)
-    axes = sheet.axes(44, 34, 12, 34)
+    others = _other_limits(report.lengths, report.limit)
+    top = 34 + _LINE * len(others)
+    sheet = _Sheet(width, (300 if width == WIDE else 260) + _LINE * len(others))
+    axes = sheet.axes(44, top, 12, 34)
     _bars(sheet, axes, report.lengths, few=width == NARROW)
-    _limits(axes, report.lengths, report.limit)
+    for at, tokens in enumerate(others, start=1):
+        _limit(axes, report.lengths, tokens, at)
+    if report.limit.run_max_tokens is not None:
+        _limit(axes, report.lengths, report.limit.run_max_tokens, 0)
+        _label_cut(axes, report.lengths, report.limit, report.limit.run_max_tokens)
     return sheet
 
 
@@ -174,35 +181,37 @@ def _count_axis(axes: Any, top: int) -> None:
     axes.set_ylim(0, max(1.0, top * 1.08))
 
 
-def _limits(axes: Any, lengths: Distribution, limit: Limit) -> None:
-    """Draw the run's limit, and others that many completions were made under."""
-    others = [
-        one.max_tokens for one in limit.limits if one.completions >= lengths.completions * 0.05
-    ]
-    told = limit.run_max_tokens
-    shown = [told] if told is not None else []
-    shown += [other for other in others if other != told][:2]
-    top = axes.get_ylim()[1]
-    if told is not None:
-        _label_cut(axes, lengths, limit, told)
-    for at, tokens in enumerate(shown):
-        where = place_of(tokens, lengths)
-        inside = tokens <= lengths.bins[-1].up_to
-        if inside:
-            axes.plot(
-                [where, where], [0, top], color=ACCENT, linewidth=1.5, dashes=(4, 3), clip_on=False
-            )
-        words = f"limit {tokens:,}" if inside else f"limit {tokens:,}, far to the right →"
-        axes.annotate(
-            words,
-            (where if inside else axes.get_xlim()[1], top),
-            xytext=(0, 8 + 16 * at),
-            textcoords="offset points",
-            ha="right" if not inside or where > sum(axes.get_xlim()) * 0.25 else "left",
-            color=ACCENT,
-            fontweight="bold",
-            annotation_clip=False,
-        )
+def _other_limits(lengths: Distribution, limit: Limit) -> list[int]:
+    """Return limits beside the run's that many completions were made under: rows have their own."""
+    return [
+        one.max_tokens
+        for one in limit.limits
+        if one.max_tokens != limit.run_max_tokens
+        and one.completions >= lengths.completions * 0.05
+        and one.max_tokens <= lengths.bins[-1].up_to
+    ][:2]
+
+
+def _limit(axes: Any, lengths: Distribution, tokens: int, at: int) -> None:
+    """Draw a limit, the run's (0) or another, with its words in a line of their own."""
+    top, (left, right) = axes.get_ylim()[1], axes.get_xlim()
+    where = place_of(tokens, lengths)
+    inside = tokens <= lengths.bins[-1].up_to
+    style: Any = {"color": MUTED if at else ACCENT, "clip_on": False, "dashes": (4, 3)}
+    pixels = axes.get_position().height * axes.figure.get_figheight() * 72
+    reach = top * (1 + _LINE * at / pixels)  # up to its words
+    if inside:
+        axes.plot([where, where], [0, reach], linewidth=1 if at else 1.5, **style)
+    axes.annotate(
+        f"limit {tokens:,}" if inside else f"limit {tokens:,}, far to the right →",
+        (where if inside else right, top),
+        xytext=(0, 8 + _LINE * at),
+        textcoords="offset points",
+        ha="right" if not inside or where > left + (right - left) * 0.25 else "left",
+        color=MUTED if at else ACCENT,
+        fontweight="normal" if at else "bold",
+        annotation_clip=False,
+    )
 
 
 def _label_cut(axes: Any, lengths: Distribution, limit: Limit, told: int) -> None:
@@ -211,7 +220,7 @@ def _label_cut(axes: Any, lengths: Distribution, limit: Limit, told: int) -> Non
     if bar is None:
         return
     axes.annotate(
-        f"{numbers.percent(limit.share)} cut off",
+        f"{numbers.percent(limit.share * bar.cut / limit.cut)} cut off here",
         (place_of(bar.above, lengths), bar.completions - bar.cut / 2),
         xytext=(-6, 0),
         textcoords="offset points",

@@ -94,7 +94,7 @@ def gather(
         ) from error
     paths, notes = RunPaths(run), list[str]()
     finished = store.stat(paths.success) is not None
-    in_redis = asyncio.run(_ask_redis(settings, run, notes))
+    in_redis = asyncio.run(_ask_redis(settings, manifest, notes))
     suffix = read_format(store, paths)
     survey = _survey(store, manifest, counted)
     letters: Letters | None = None
@@ -118,13 +118,16 @@ def gather(
     )
 
 
-async def _ask_redis(settings: Settings, run: RunName, notes: list[str]) -> InRedis | None:
+async def _ask_redis(settings: Settings, manifest: RunManifest, notes: list[str]) -> InRedis | None:
     """Return what Redis knows; where it cannot be asked, say so in ``notes``."""
+    run = manifest.run
     try:
         async with await connect(settings, name="report") as client:
             runs = Runs(client, settings.limits())
-            if await runs.get(run) is None:
-                notes.append("Redis does not have this run: all numbers are from storage.")
+            info = await runs.get(run)
+            if info is None or info.fingerprint != manifest.fingerprint:
+                which = "does not have this run" if info is None else "has other rows by this name"
+                notes.append(f"Redis {which}: all numbers are from storage.")
                 return None
             counts = await runs.sample(run)
             if not counts.dead:

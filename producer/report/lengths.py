@@ -19,8 +19,10 @@ LOG_BARS_A_DECADE = 12
 # A limit so many times above the longest completion is no longer drawn: it would squash the rest.
 LINEAR_REACH = 2
 LOG_REACH = 10
-# Lengths that spread wider than this (95th over 5th percentile) are binned by ratio.
-_LINEAR_SPREAD = 40
+# Lengths are binned by ratio where the longest is so many times the median, or the 95th percentile
+# so many times the 5th: equal steps would put nearly all of them into a few bars.
+_LONG_TAIL = 8
+_WIDE_SPREAD = 40
 
 
 class Lengths:
@@ -61,7 +63,8 @@ class Lengths:
             scale = like.scale
             edges = [like.bins[0].above, *(one.up_to for one in like.bins)]
         else:
-            scale = "log" if p95 > _LINEAR_SPREAD * max(1, p5) else "linear"
+            uneven = ordered[-1] > _LONG_TAIL * max(1, p50) or p95 > _WIDE_SPREAD * max(1, p5)
+            scale = "log" if uneven else "linear"
             edges = _EDGES[scale](ordered[0], ordered[-1], limit)
         return Distribution(
             completions=count,

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ COLUMNS = (
     "finish_reason",
     "verdict",
     "usage",
+    "turns",
     "sampling",
     "model",
     "engine",
@@ -55,6 +57,7 @@ _LIMITS_SHOWN = 3
 _LIMITS_KEPT = 10_000
 _SLOW_SHARE = 0.8  # of the median worker's rate, as `status` has it
 _CUT = "length"
+_NO_TURNS = "[]"
 _LIFE = re.compile(r"(-gpu\d+)-\d+-[0-9a-f]{4}$")  # see worker_name of consumer/start.py
 
 
@@ -99,14 +102,20 @@ class Survey:
             self._count(record, part)
 
     def _count(self, record: dict[str, Any], part: str) -> None:
-        usage = record["usage"]
+        """Count one completion: of a conversation all tokens; its length is its longest turn's."""
+        usages, cut = [record["usage"]], record["finish_reason"] == _CUT
+        if (turns := record.get("turns") or _NO_TURNS) != _NO_TURNS:  # older parts have no such
+            earlier = loads(turns)
+            usages += [turn["usage"] for turn in earlier]
+            cut = cut or any(turn["finish_reason"] == _CUT for turn in earlier)
+        usage = max(usages, key=itemgetter("completion_tokens"))
         tokens = usage["completion_tokens"]
-        cut = record["finish_reason"] == _CUT
         self.verdicts[record["verdict"]] += 1
         self.engines[record["engine"]] += 1
         self.models[record["model"]] += 1
         self.versions[record["genq_version"]] += 1
-        self._tokens.update(usage)
+        for one in usages:
+            self._tokens.update(one)
         self.cut += cut
         self.retried += record["attempt"] > 1
         self.lengths.add(tokens, cut=cut)
@@ -116,8 +125,8 @@ class Survey:
         if self.longest is None or tokens > self.longest.tokens:
             self.longest = Longest(tokens, record["k"], record["row_id"], cut)
         if record["verdict"] != Verdict.OK:
-            self._remember(record, tokens, part)
-        self._date(record, tokens)
+            self._remember(record, tokens, cut=cut, part=part)
+        self._date(record, sum(one["completion_tokens"] for one in usages))
 
     def _count_thought(self, thought: int, tokens: int) -> None:
         answer = max(0, tokens - thought)
@@ -131,16 +140,25 @@ class Survey:
             self._limits[limit] += 1
             self._cut_at[limit] += cut
 
-    def _remember(self, record: dict[str, Any], tokens: int, part: str) -> None:
+    def _remember(self, record: dict[str, Any], tokens: int, *, cut: bool, part: str) -> None:
         known = self.examples.setdefault(record["verdict"], [])
         if len(known) == EXAMPLES:
             return
         limit = max_tokens_of(record["sampling"])
         words = f"ended by {record['finish_reason']} after {tokens:,} tokens"
-        if record["finish_reason"] == _CUT and limit:
+        if cut and limit:
             words = f"cut off at {tokens:,} tokens; the limit was {limit:,}"
-        place = (record["k"], record["row"], record["sample"], record["row_id"])
-        known.append(Kept(Example(record["verdict"], True, *place, tokens, words), part))  # noqa: FBT003 - a field
+        example = Example(
+            verdict=record["verdict"],
+            kept=True,
+            k=record["k"],
+            row=record["row"],
+            sample=record["sample"],
+            row_id=record["row_id"],
+            tokens=tokens,
+            reason=words,
+        )
+        known.append(Kept(example, part))
 
     def _date(self, record: dict[str, Any], tokens: int) -> None:
         earliest, latest = self._window

@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from common.errors import StoreAwayError
 from common.objectstore import ObjectStat
 from common.parts import SUFFIXES, codec_for
 from common.ranges import Ranges, lines_of
@@ -54,6 +55,25 @@ def test_of_a_parquet_part_a_small_share_is_read():
     assert len(rows) == 500
     assert sum(size for _, size in store.read) < len(store.data) / 4
     assert len(store.read) <= 6
+
+
+@FORMATS
+def test_a_column_that_an_older_part_does_not_have_is_left_out(suffix):
+    data = codec_for(suffix).encode(long_ones(1), "token")
+    (row,) = codec_for(suffix).open(io.BytesIO(data)).rows(["k", "of_the_future"])
+    assert row == {"k": 0}
+
+
+def test_a_store_that_does_not_answer_is_no_damaged_part():
+    store = OneObject(codec_for("parquet").encode(long_ones(500), "token"))
+    part = codec_for("parquet").open(Ranges(store, store.stat))
+    store.read_range = away
+    with pytest.raises(StoreAwayError):
+        list(part.rows(["k"]))
+
+
+def away(*_, **__):
+    raise StoreAwayError("away")
 
 
 @FORMATS
