@@ -11,7 +11,8 @@ WORDS = [
     *("--model", "my model", "--samples", "4", "--max-tokens", "9", "--temperature", "0.5"),
     *("--top-p", "0.9", "--top-k", "5", "--seed", "3", "--max-attempts", "2"),
     *("--retry-max-tokens", "99", "--format", "text", "--field", "q", "--limit", "7"),
-    *("--split", "s", "--context", "4096"),
+    *("--split", "s", "--context", "4096", "--canary-rows", "9", "--canary-faults", "0.2"),
+    *("--canary-truncated", "0.3"),
     *("--policy", "truncated=retry", "--policy", "empty=dead", "--keep-answers"),
     *("--reproducible", "--no-thinking", "--priority", "2", "--on-error", "skip"),
 ]
