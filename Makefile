@@ -10,7 +10,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer lock clean
+.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ $(VENV)/.local: $(LOCKS)
 $(VENV)/.test: $(LOCKS)
 	@PYTHON="$(PYTHON)" deploy/setup.sh test
 	@touch $@ $(VENV)/.local
+
+train-setup: $(VENV)/.test ## Put torch into .venv (a CPU build), for common/training.py and its tests
+	@deploy/setup-train.sh
 
 demo: $(VENV)/.local ## Answer the example prompts on this machine, with a real model
 	@$(BIN)/gen-local examples/prompts.jsonl --run demo

@@ -139,7 +139,7 @@ def open_locked(path: Path) -> BinaryIO:
         try:
             file = os.fdopen(os.open(path, _HOW, 0o666), "r+b")
         except OSError as error:
-            raise _no_place(path, error) from error
+            raise no_place(path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -155,8 +155,9 @@ def open_locked(path: Path) -> BinaryIO:
         file.close()
 
 
-def _no_place(path: Path, error: OSError) -> UsageError:
-    if not path.parent.is_dir():
+def no_place(path: Path, error: OSError) -> UsageError:
+    """Return the refusal of a place that cannot be written, with a way out."""
+    if not path.parent.exists():
         return UsageError(
             f"There is no folder {path.parent}.", why=str(error), fix=f"mkdir -p {path.parent}"
         )

@@ -11,6 +11,8 @@ from the types of its Python package 3.57 (``ChatCompletion``, ``CompletionUsage
   in one of both files.
 - OpenAI's format has no place for thoughts. As SGLang and vLLM do, they are told as
   ``reasoning_content`` beside ``content``; in fine-tuning rows only where asked for.
+- Messages are as they were sent. Where a few of many rows call tools, readers that infer columns
+  from the first rows refuse them (`datasets` 5.2 does); SpecForge's shape is made for those.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from common import codec
 from common.build import build
 from common.errors import ConflictError
 from common.failpoint import declare, hit
-from producer.export.files import SUFFIXES, Stream, WholeFile, errors_name, open_locked
+from producer.export.files import SUFFIXES, Stream, WholeFile, errors_name, no_place, open_locked
 from producer.export.writer import Tally
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ def to_folder(job: Job, folder: Path) -> Tally:
         ConflictError: the folder holds another export, or one that is running.
         UsageError: it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise no_place(folder, error) from error
     tally = Tally()
     with Journal(folder, job) as journal:
         for part in job.family.parts():

@@ -202,6 +202,7 @@ def test_a_killed_export_leaves_no_half_file(forge, export, tmp_path, point, pla
     [
         (["missing", "--to", "messages", "{here}/out.jsonl"], 3),
         (["r", "--to", "messages", "{here}/no/out.jsonl"], 2),
+        (["r", "--to", "messages", "/proc/version/folder/"], 2),
         (["r", "--to", "messages", "s3://bucket/out.jsonl"], 2),
         (["r", "--to", "messages", "--compress", "gz", "{here}/out.jsonl"], 2),
     ],
