@@ -67,8 +67,9 @@ def test_every_metric_is_looked_at_by_a_rule_or_a_panel():
     assert set(KNOWN) - asked <= versions | plain
 
 
-def test_promtool_accepts_configuration_and_rules():
-    said = accepted("promtool", "check", "config", RULES / "prometheus.yml")
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_promtool_accepts_configuration_and_rules(name):
+    said = accepted("promtool", "check", "config", RULES / name)
     assert "FAILED" not in said
     assert f"{len(ALERTS)} rules found" in said
 
