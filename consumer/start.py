@@ -105,8 +105,12 @@ def profiled(settings: Settings, spec: EngineSpec) -> EngineSpec:
 
 
 def _choice(settings: Settings, spec: EngineSpec) -> Choice | None:
-    """Return the profile chosen for an engine that is launched; None: profiles are not for it."""
-    if settings.engine != "sglang" or spec.url is not None:
+    """Return the profile chosen for an engine; None: profiles are not for it.
+
+    One that is attached to takes only the window, and only of a profile that was named.
+    """
+    named = settings.profile not in {"auto", "none"}
+    if settings.engine != "sglang" or (spec.url is not None and not named):
         return None
     from consumer.tuning.choice import choose_profile, surroundings  # noqa: PLC0415 - only SGLang
 
@@ -121,7 +125,7 @@ def print_command(settings: Settings, options: Options) -> Exit:
     """
     from consumer.tuning.script import script  # noqa: PLC0415 - only for this
 
-    choice = _choice(settings, engine_spec(settings, options))
+    choice = None if options.url else _choice(settings, engine_spec(settings, options))
     if choice is None:
         raise UsageError(
             "There is no start by hand to print.",

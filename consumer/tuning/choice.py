@@ -79,7 +79,12 @@ def choose_profile(spec: EngineSpec, wanted: str, here: Surroundings) -> Choice:
 
 
 def with_profile(spec: EngineSpec, profile: Profile) -> EngineSpec:
-    """Return ``spec`` with a profile's flags before its own, and its window."""
+    """Return ``spec`` with a profile's window, and its flags before those of ``spec``.
+
+    A server that is only attached to has its flags already.
+    """
+    if spec.url is not None:
+        return replace(spec, window=profile.window, profile=profile.name)
     flags = profile.flags
     if spec.max_running is not None:
         flags = without(flags, "--max-running-requests")

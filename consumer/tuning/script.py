@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.model import locate_model
-from consumer.engine.launch import refuse_reserved
+from consumer.engine.guard import KEY_VARIABLE
+from consumer.engine.launch import sglang_launch
 from consumer.engine.sglang_flags import flags_for
 
 if TYPE_CHECKING:
-    from consumer.engine.api import EngineSpec
+    from collections.abc import Sequence
+
     from consumer.tuning.choice import Choice
 
 PORT = 30000
@@ -20,6 +23,9 @@ _KEY = "GENQ_ENGINE_KEY"
 def script(choice: Choice, version: str) -> str:
     """Return a script for /bin/sh. It holds no secret: the key comes from the environment.
 
+    It starts what the consumer would start, without the consumer's wrapper: the key then stands in
+    the process list of that machine.
+
     Args:
         choice: the engine's settings, and the profile that they came from.
         version: the release whose flag names are wanted; "" is the newest.
@@ -28,44 +34,36 @@ def script(choice: Choice, version: str) -> str:
         UsageError: a flag is one that the consumer sets itself.
         EngineError: the release does not know a flag.
     """
-    spec = choice.spec
-    refuse_reserved(spec.flags)
+    spec = replace(choice.spec, port=PORT, api_key="")
     model = spec.model if (path := locate_model(spec.model)) is None else str(path)
-    url = f"http://127.0.0.1:{PORT}"
+    launch = sglang_launch(spec, model, flags_for(version, spec.flags))
+    words = launch.argv[launch.argv.index("--model-path") :]
     head = [
         "#!/bin/sh",
         f"# SGLang {version or '(newest flag names)'} as gen-consumer would start it.",
         f"# {_origin(choice)}",
         "# Then, with the same key:",
-        f"#   gen-consumer --url {url} --model {shlex.quote(spec.model)}",
+        f"#   gen-consumer --url {spec.base_url} --model {shlex.quote(spec.model)}",
         "set -eu",
         f': "${{{_KEY}:?set it to a secret of your own}}"',
+        *(
+            f"export {name}={shlex.quote(value)}"
+            for name, value in launch.env.items()
+            if name != KEY_VARIABLE
+        ),
     ]
-    if spec.gpu is not None:
-        head.append(f"export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={spec.gpu}")
-    words = _words(spec, model, flags_for(version, spec.flags))
-    command = " \\\n  ".join(["exec python3 -m sglang.launch_server", *words])
-    return "\n".join([*head, command]) + "\n"
+    lines = ["exec python3 -m sglang.launch_server", *_lines(words), f'--api-key "${_KEY}"']
+    return "\n".join([*head, " \\\n  ".join(lines)]) + "\n"
 
 
-def _words(spec: EngineSpec, model: str, flags: tuple[str, ...]) -> list[str]:
-    pairs = [
-        ("--model-path", model),
-        ("--host", "127.0.0.1"),
-        ("--port", str(PORT)),
-        ("--enable-metrics",),
-    ]
-    if spec.max_running is not None:
-        pairs.append(("--max-running-requests", str(spec.max_running)))
-    if spec.context is not None:
-        pairs.append(("--context-length", str(spec.context)))
-    lines = [" ".join(map(shlex.quote, pair)) for pair in pairs]
-    lines.append(f'--api-key "${_KEY}"')
-    for flag in flags:
-        if flag.startswith("--") or not lines:
-            lines.append(shlex.quote(flag))
+def _lines(words: Sequence[str]) -> list[str]:
+    """Return each flag with its values as one line."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append(shlex.quote(word))
         else:
-            lines[-1] += " " + shlex.quote(flag)
+            lines[-1] += " " + shlex.quote(word)
     return lines
 
 

@@ -137,11 +137,9 @@ def test_the_start_is_printed_with_the_profile_that_was_named(model):
     assert "--max-running-requests 256" in text
     assert "--random-seed 7" in text
     assert "Profile" not in run("--model", model, "--profile", "none", "--print-command")
-    with pytest.raises(UsageError, match="no start by hand"):
-        command.main(
-            ["--engine", "llamacpp", "--model", "smollm2", "--print-command"],
-            standalone_mode=False,
-        )
+    for other in (("--engine", "llamacpp"), ("--url", "http://127.0.0.1:1", "--profile", "x")):
+        with pytest.raises(UsageError, match="no start by hand"):
+            command.main([*other, "--model", "m", "--print-command"], standalone_mode=False)
 
 
 def test_text_only_is_a_flag_or_for_older_releases_our_own_doing(tmp_path, monkeypatch):

@@ -121,6 +121,12 @@ def test_a_named_profile_is_taken_and_what_does_not_match_is_said(tmp_path):
     assert choose_profile(spec(tmp_path), path, HERE).profile.name == wanted
 
 
+def test_a_server_that_is_attached_to_takes_the_window_only(tmp_path):
+    attached = spec(tmp_path, url="http://127.0.0.1:30000")
+    chosen = choose_profile(attached, "b200-qwen3.6-27b-mtp", HERE).spec
+    assert (chosen.window, chosen.flags) == (96, ())
+
+
 def test_a_flag_is_taken_out_with_its_value():
     flags = ("--a", "1", "--b", "--c=2", "--a=3", "--d")
     assert without(flags, "--a") == ("--b", "--c=2", "--d")
