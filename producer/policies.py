@@ -22,6 +22,7 @@ CHOICES: dict[Verdict, tuple[Policy, ...]] = {
     Verdict.TOO_LONG: (Policy.DEAD,),
     Verdict.BAD_ROW: (Policy.DEAD,),
 }
+_CUT_OFF = (Verdict.TRUNCATED, Verdict.THOUGHT_ONLY)  # a higher limit is of use to these
 _FIX = "For example: --policy truncated=retry --policy empty=dead"
 
 
@@ -84,11 +85,12 @@ def refuse_idle(settings: RunSettings) -> None:
     limit, first = settings.retry_max_tokens, settings.sampling.max_tokens
     if limit is None:
         return
-    if settings.policies.get(Verdict.TRUNCATED) != Policy.RETRY:
+    if not any(settings.policies.get(name) == Policy.RETRY for name in _CUT_OFF):
         raise UsageError(
             "--retry-max-tokens has no answers to act on.",
-            why="What was cut off is not tried again: its policy is"
-            f" {settings.policies.get(Verdict.TRUNCATED)}.",
+            why="What was cut off is not tried again: "
+            + ", ".join(f"{name} is {settings.policies.get(name)}" for name in _CUT_OFF)
+            + ".",
             fix=f"--retry-max-tokens {limit} --policy truncated=retry",
         )
     if first is not None and limit <= first:

@@ -151,7 +151,7 @@ async def test_one_that_was_launched_for_it_serves_the_run(world, monkeypatch) -
 async def test_a_rerun_on_the_real_engine_gives_equal_tokens(world) -> None:
     """Two runs of equal rows and settings, one after the other; other seeds give other tokens."""
     plain = {"model": "smollm2", "model_fingerprint": "", "reproducible": True}
-    warm = Sampling(max_tokens=12, temperature=1.0)
+    warm = Sampling(max_tokens=40, temperature=1.0)
     rows = rows_of("Name a colour.", "Name a colour.", "Tell me about rivers.")
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
         settings = RunSettings(**plain, sampling=warm, seed=seed)
@@ -165,6 +165,9 @@ async def test_a_rerun_on_the_real_engine_gives_equal_tokens(world) -> None:
         for name in ("one", "again", "other")
     }
     assert len(said["one"]) == 3
+    for one in world.results("one"):
+        assert one["usage"]["completion_tokens"] == len(one["output_ids"])
+        assert one["usage"]["prompt_tokens"] == len(one["input_ids"])
     assert said["one"] == said["again"]
     assert said["one"] != said["other"]
     assert said["one"][0] != said["one"][1]  # duplicates have seeds of their own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import UsageError
-from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, RunSettings, Sampling, Verdict
+from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, RunSettings, Sampling
 from producer.manifest import Wishes, settings_differences
 from producer.policies import CHOICES, parse_policies, refuse_idle
 
@@ -70,7 +70,10 @@ def test_every_new_setting_is_told_apart_by_its_name():
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        ({"retry_max_tokens": 64}, "its policy is keep"),
+        (
+            {"retry_max_tokens": 64, "policies": {"thought_only": "dead"}},
+            "truncated is keep, thought_only is dead",
+        ),
         (
             {"retry_max_tokens": 8, "policies": RETRIED, "sampling": Sampling(max_tokens=8)},
             "no higher",
@@ -89,4 +92,4 @@ def test_useful_ones_are_not():
     refuse_idle(wanted(keep_answers=True))
     limits = Sampling(max_tokens=8)
     refuse_idle(wanted(retry_max_tokens=16, policies=RETRIED, sampling=limits))
-    assert Verdict.TRUNCATED in CHOICES
+    refuse_idle(wanted(retry_max_tokens=16, sampling=limits))  # for thoughts that were cut off
