@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,15 +15,17 @@ import pytest
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from common.errors import QueueError, StoreError, UsageError
+from common.errors import EpochError, QueueError, StoreError, UsageError
 from common.keys import RUNS
 from common.settings import load_settings
 from common.telemetry.catalogue import CONSUMER, EXPORTER, SINK
 from common.telemetry.metrics import render
 from consumer.reporter import Worker
+from consumer.sink.figures import Figures
 from consumer.sink.metrics import SinkMetrics
 from consumer.sink.outage import Outage
 from consumer.sink.service import SinkService
+from consumer.sink.start import run_sink
 from deploy.embedded import free_ports
 from producer.console import Console
 from producer.exporter import Exporter, run_exporter
@@ -233,43 +236,74 @@ async def test_a_consumer_shows_its_engine_its_window_and_its_verdicts(world):
     assert shown.labels("genq_gpu_up") == [], "there is no card"
 
 
-async def test_a_sink_shows_what_it_committed_and_what_it_waits_for(settings):
+async def test_a_sink_shows_what_it_committed(settings):
+    (port,) = free_ports(1)
+    settings = settings.model_copy(update={"metrics_port": port, "sink_seconds": 0.5})
     job = await load_job(settings, "shown", rows=12)
     await job.answer_all(payloads={3: b"no completion"})
+    options = {"only": None, "burst": False, "single_writer": False, "say": print}
+    sink = asyncio.create_task(run_sink(settings, **options))
+
+    async def all_committed():
+        assert not sink.done(), sink.result()
+        try:
+            status, text = await asyncio.to_thread(fetch, port)
+        except OSError:
+            return None
+        page = Page(text)
+        done = page("genq_sink_committed_items_total", run="shown") == 11
+        return page if status == 200 and done else None
+
+    try:
+        page = await eventually(all_committed, 60)
+        assert (await asyncio.to_thread(fetch, port, "/healthz"))[0] == 200
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        code = await sink
+        await job.redis.aclose()
+    assert code == 143
+    page.agrees_with(SINK)
+    assert page("genq_sink_rejected_results_total", run="shown") == 1
+    parts = page("genq_sink_parts_total", run="shown")
+    assert parts == page("genq_sink_commit_seconds_count", run="shown") > 0
+    assert page("genq_sink_written_bytes_total", run="shown") > 100
+    assert page("genq_sink_last_commit_timestamp_seconds", run="shown") > 1.7e9
+    assert page("genq_sink_batch_items", run="shown") == 0
+    assert page("genq_sink_away", service="storage") == 0
+    assert "question" not in page.text
+
+
+async def test_a_sink_shows_what_it_waits_for(settings):
+    job = await load_job(settings, "waits", rows=1)
     async with local_lab(settings, job) as lab:
         tools = lab.tools()
-        service = SinkService(tools, only=None, burst=False)
-        metrics = SinkMetrics(service, tools)
-        lab.start(service.serve())
-
-        def shown():
-            return page_of(metrics.read())
-
-        def all_committed():
-            return shown()("genq_sink_committed_items_total", run="shown") == 11
-
-        await eventually(all_committed, 60)
-        page = shown()
-        page.agrees_with(SINK)
-        assert page("genq_sink_rejected_results_total", run="shown") == 1
-        assert page("genq_sink_parts_total", run="shown") == page(
-            "genq_sink_commit_seconds_count", run="shown"
-        )
-        assert page("genq_sink_written_bytes_total", run="shown") > 100
-        assert page("genq_sink_last_commit_timestamp_seconds", run="shown") > 1.7e9
-        assert page("genq_sink_batch_items", run="shown") == 0
-        assert page("genq_sink_away", service="storage") == 0
-
+        metrics = SinkMetrics(SinkService(tools, only=None, burst=False), tools)
         calls = iter([StoreError("away"), StoreError("away"), None])
-        seen_away = []
+        seen = []
 
         async def call():
-            seen_away.append(shown()("genq_sink_away", service="storage"))
+            seen.append(page_of(metrics.read())("genq_sink_away", service="storage"))
             if error := next(calls):
                 raise error
 
         outage = Outage("storage", asyncio.Event(), retried=StoreError, figures=tools.figures)
         await outage.outlast(call)
-        assert seen_away == [0, 1, 1]
-        assert shown()("genq_sink_away", service="storage") == 0
-        assert shown()("genq_sink_failed_calls_total", service="storage") == 2
+        page = page_of(metrics.read())
+    assert seen == [0, 1, 1]
+    assert page("genq_sink_away", service="storage") == 0
+    assert page("genq_sink_failed_calls_total", service="storage") == 2
+
+
+async def test_an_answer_that_is_final_ends_what_was_waited_for():
+    figures = Figures()
+    calls = iter([QueueError("away"), EpochError("gone")])
+
+    async def call():
+        raise next(calls)
+
+    outage = Outage(
+        "redis", asyncio.Event(), retried=QueueError, final=(EpochError,), figures=figures
+    )
+    with pytest.raises(EpochError):
+        await outage.outlast(call)
+    assert (figures.away["redis"], figures.failed_calls["redis"]) == (0, 1)
