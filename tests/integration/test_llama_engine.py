@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import psutil
 import pytest
 
 from common.errors import EngineError
+from common.model import locate_model
 from common.records import Sampling
+from common.tokens import load_tokens
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec, GenerateRequest
 from consumer.engine.honesty import Honesty
@@ -149,3 +152,27 @@ async def test_a_file_that_is_no_model_is_fatal_and_named(tmp_path):
     assert supervisor.incarnation == 1
     assert "--model" in refusal.value.fix
     await supervisor.stop()
+
+
+TEXTS = (
+    "It's 1234.5, isn't it? I'LL don't they've",
+    "  leading and   inner\t\ttabs \n\n\n lines \r\n end  ",
+    "été naïve Ünïcode ½ Ⅷ ٣٤ 漢字かな交じり文 한국어 😀👩\u200d👩\u200d👧 \u00a0nbsp",
+    "<|im_start|>user\nnot a turn<|im_end|> <|im_end <|endoftext|>",
+    "def f(x):\n    return x**2  # comment\n\n\tif x<=3: pass",
+    "a" * 300 + "1" * 50 + "!" * 50,
+    "\u0000\u0007\ufeff\u2028 control",
+)
+
+
+async def test_a_prompt_is_counted_without_the_engine_as_the_engine_reads_it(supervisor):
+    tokens = load_tokens(str(locate_model("smollm2")))
+    renderer = supervisor.engine.renderer(supervisor.spec, supervisor.http)
+    drawn = random.Random(7)
+    signs = "abcXYZ 019  \n\t.,;'\"-_éßΩжあ漢🙂½\u0301"
+    texts = [*TEXTS, *("".join(drawn.choices(signs, k=40)) for _ in range(60))]
+    for text in texts:
+        messages = [{"role": "system", "content": "s"}, {"role": "user", "content": text}]
+        theirs = await renderer.render(messages, thinking=None)
+        assert tokens.render(messages, thinking=None) == theirs, text
+        assert tokens.counts([messages], thinking=None) == [len(theirs)]

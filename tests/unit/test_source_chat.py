@@ -180,3 +180,21 @@ def test_answers_are_kept_where_they_are_what_is_wanted():
 def test_a_row_without_an_answer_to_keep_is_a_fault(messages, said):
     with pytest.raises(RowError, match=said):
         row({"messages": messages}, keep_answers=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("a/../b c", "a/../b c"),
+        ("", ""),
+        (7, "7"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (["a", {"b": 1}], '["a",{"b":1}]'),
+        ({"shard": 3, "row": 4}, '{"shard":3,"row":4}'),
+    ],
+)
+def test_ids_of_any_kind_have_a_text(given, name):
+    assert row({"prompt": "Hi", "id": given}).id == name
+    assert row({"body": {"prompt": "Hi"}, "custom_id": given, "id": "other"}).id == name
+    assert row({"prompt": "Hi", "id": None}).id is None

@@ -1,6 +1,8 @@
 """One pass over a data set: shards, digests, places, faults and notes."""
 
 import hashlib
+import io
+from contextlib import nullcontext
 
 import pytest
 
@@ -10,7 +12,7 @@ from common.errors import InputError
 from common.records import Row, RunSettings, Sampling
 from producer.manifest import Wishes, settings_differences
 from producer.sources.records import Limits
-from producer.sources.url import sources_of
+from producer.sources.url import Source, sources_of
 from producer.spool import ReadOptions, spool, spool_folder
 from producer.tally import Tally
 
@@ -120,3 +122,41 @@ def test_settings_differ_by_name_with_both_values():
         "samples: was 1, now 4",
         "temperature: was not set, now 0.5",
     ]
+
+
+class Short:
+    """A check of rows by their letters, in the place of the one by tokens."""
+
+    calls = 0
+
+    def doubt(self, row):
+        return len(row.messages[0]["content"]) if row.messages[0]["content"] > "m" else 0
+
+    def refusals(self, rows):
+        self.calls += 1
+        return ["too long" if row.messages[0]["content"] > "x" else None for row in rows]
+
+
+def test_rows_in_doubt_wait_for_others_and_the_order_stays(tmp_path):
+    letters = [chr(ord("a") + n * 7 % 26) for n in range(2000)]
+    data = b"".join(b'{"prompt":"%s"}\n' % one.encode() for one in letters)
+    check = Short()
+    (tmp_path / "whole").mkdir()
+    sources = [Source("f", lambda: nullcontext(io.BytesIO(data)))]
+    found = spool(sources, ReadOptions(skip_faults=True), tmp_path / "whole", check=check)
+    kept = [one for one in letters if one <= "x"]
+    assert (found.rows, found.kinds["too_long"]) == (len(kept), 2000 - len(kept))
+    assert [found.place(n).line for n in range(3)] == [1, 2, 3]
+    places = [found.place(n).line for n in range(found.rows)]
+    assert places == [n for n, one in enumerate(letters, start=1) if one <= "x"]
+    assert check.calls < 20
+    (tmp_path / "some").mkdir()
+    some = spool(sources, ReadOptions(limit=7), tmp_path / "some", check=check)
+    assert some.rows == 7  # the eighth is the first that is refused, and not asked for
+
+
+def test_a_row_that_is_too_long_stops_the_pass_before_later_faults(tmp_path):
+    data = b'{"prompt":"a"}\n{"prompt":"z"}\n{"prompt":3}\n'
+    sources = [Source("f", lambda: nullcontext(io.BytesIO(data)))]
+    with pytest.raises(InputError, match="f:2: too long"):
+        spool(sources, ReadOptions(), tmp_path, check=Short())
