@@ -103,7 +103,7 @@ def shape_of(
     """
     text: Mapping[str, Any] = config.get("text_config") or config
     try:
-        counts = count_weights(text, config)
+        counts = count_weights(text, config, stored=stored_bytes is not None)
         shape = _shape(text, counts, name or str(config.get("_name_or_path", "")))
     except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
         raise UsageError(

@@ -51,8 +51,15 @@ def linear_layers(text: Mapping[str, Any]) -> list[int]:
     return [n for n, kind in enumerate(_kinds(text)) if kind in _LINEAR]
 
 
-def count_weights(text: Mapping[str, Any], config: Mapping[str, Any]) -> Counts:
+def count_weights(
+    text: Mapping[str, Any], config: Mapping[str, Any], *, stored: bool = False
+) -> Counts:
     """Count a model's weights.
+
+    Args:
+        text: the config's text part.
+        config: the whole.
+        stored: the checkpoint's own sum is known, so that an unknown packing is no matter.
 
     Raises:
         KeyError, TypeError, ValueError: a number is missing, or there are layers of other kinds.
@@ -75,11 +82,16 @@ def count_weights(text: Mapping[str, Any], config: Mapping[str, Any]) -> Counts:
         drafts, 1
     )
     dtype = _dtype_bytes(text, config)
-    packed = _packed_bytes(config) or _packed_bytes(text) or dtype
+    try:
+        packed = _packed_bytes(config) or _packed_bytes(text) or dtype
+    except ValueError:
+        if not stored:
+            raise
+        packed = dtype
     vision, complexity = _vision(config)
     return Counts(
         embedding=int(text["vocab_size"]) * hidden,
-        tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+        tied=_tied(text, config),
         layers=total,
         active=active,
         layer_bytes=int(total * packed),
@@ -163,6 +175,13 @@ def _is_dense(text: Mapping[str, Any], layer: int) -> bool:
     return (layer + 1) % int(text.get("decoder_sparse_step") or 1) != 0
 
 
+def _tied(text: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    for holder in (text, config):
+        if "tie_word_embeddings" in holder:
+            return bool(holder["tie_word_embeddings"])
+    return str(text.get("model_type", "")).startswith("gemma")  # there it is the default
+
+
 def _dtype_bytes(text: Mapping[str, Any], config: Mapping[str, Any]) -> float:
     for holder in (text, config):
         dtype = holder.get("dtype") or holder.get("torch_dtype")
@@ -172,19 +191,27 @@ def _dtype_bytes(text: Mapping[str, Any], config: Mapping[str, Any]) -> float:
 
 
 def _packed_bytes(config: Mapping[str, Any]) -> float | None:
-    """Return the bytes of a quantised weight, None where nothing is quantised."""
+    """Return the bytes of a quantised weight, None where nothing is quantised.
+
+    Raises:
+        ValueError: they are packed in a way that is not known here.
+    """
     quantised = config.get("quantization_config")
     if not isinstance(quantised, dict):
         return None
     method = str(quantised.get("quant_method", ""))
-    if "fp8" in method:
-        return 1.0
-    if "fp4" in method or "mxfp4" in str(quantised):
+    algorithm = (method + str(quantised.get("quant_algo", ""))).lower()
+    if "fp4" in algorithm or quantised.get("load_in_4bit"):
         return 4.25 / _BITS  # four bits, and a scale of eight for every 32
+    if "fp8" in algorithm or quantised.get("load_in_8bit"):
+        return 1.0
     bits = quantised.get("bits")
+    for group in dict(quantised.get("config_groups") or {}).values():  # compressed-tensors
+        bits = bits or (group.get("weights") or {}).get("num_bits")
     if bits is None:
         raise ValueError(f"its weights are packed in a way not known here ({method or 'unnamed'})")
-    return (float(bits) + 0.25) / _BITS  # scales of 16 bits and zero points for groups of 128
+    # Below eight bits there are scales of 16 bits and zero points, for groups of 128.
+    return (float(bits) + (0.25 if float(bits) < _BITS else 0.0)) / _BITS
 
 
 def _vision(config: Mapping[str, Any]) -> tuple[int, int]:

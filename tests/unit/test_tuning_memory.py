@@ -118,6 +118,18 @@ def test_each_lift_gives_what_it_says():
     ]
 
 
+def test_a_start_that_was_reported_elsewhere_comes_out_as_reported():
+    # SGLang 0.5.18, Qwen3.6-27B in FP8 on an H100 at 0.85: 28.47 GB of weights, 17.58 GB of
+    # ssm_state (125 slots of 0.1406 GiB, one of them spare), capped to 24.
+    shape = shape_of(config_of("27b") | {"quantization_config": {"quant_method": "fp8"}})
+    assert near(shape.weight_bytes, 28.47 * GIB, 0.01)
+    h100 = card_named("H100").memory_bytes
+    serving = serving_of(("--mem-fraction-static", "0.85"))
+    assert abs(budget(shape, h100, serving).state_slots - 124) <= 1
+    one = budget(shape, h100, serving, weights=int(28.47 * GIB))
+    assert (one.state_slots, one.running) == (124, 24)
+
+
 def test_longer_requests_leave_room_for_fewer():
     serving = Serving(radix=False)
     short = most_running(HYBRID, H200.memory_bytes, serving, tokens=512)
@@ -219,6 +231,35 @@ def test_dense_models_have_the_parameters_on_their_cards():
     assert near(shape.parameters, 8.03e9, 0.002)
     assert shape.kv_bytes() == 131_072
     assert shape.kv_bytes("fp8_e4m3") == 65_536
+
+
+@pytest.mark.parametrize(
+    ("packing", "bytes_each"),
+    [
+        ({"quant_method": "awq", "bits": 4}, 4.25 / 8),
+        ({"quant_method": "gptq", "bits": 8}, 1),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.25 / 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.25 / 8),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8}}},
+            },
+            1,
+        ),
+    ],
+)
+def test_packed_weights_are_counted_by_their_bits(packing, bytes_each):
+    plain = smol()
+    packed = shape_of(config_of("smol") | {"quantization_config": packing})
+    layers = plain.parameters - 49152 * 576
+    assert near(plain.weight_bytes - packed.weight_bytes, layers * (2 - bytes_each), 0.001)
+    assert packed.kv_bytes() == plain.kv_bytes()
+
+
+def test_an_unknown_packing_is_no_matter_where_the_sum_is_known():
+    config = config_of("smol") | {"quantization_config": {"quant_method": "of tomorrow"}}
+    assert shape_of(config, stored_bytes=123_456_789).weight_bytes == 123_456_789
 
 
 def test_the_checkpoint_s_own_sum_wins(tmp_path):
