@@ -245,15 +245,19 @@ def serve_for_pool(
 ) -> Exit:
     """Serve the first GPU of ``GENQ_GPUS`` that no consumer has.
 
+    Its metrics are on ``GENQ_METRICS_PORT`` plus the GPU's number, as all share that setting.
+
     Raises:
         ConflictError: every one of them is taken.
         GenqError: as :func:`serve`.
     """
     for gpu in (gpus := gpus_of(settings)):
         options = Options(gpu=gpu, runs=tuple(runs), burst=burst)
+        port = settings.metrics_port and settings.metrics_port + gpu
+        its = settings.model_copy(update={"metrics_port": port})
         try:
             return asyncio.run(
-                serve(settings, options, stopping=Stopping(forgive_seconds=1.0), worker=worker)
+                serve(its, options, stopping=Stopping(forgive_seconds=1.0), worker=worker)
             )
         except ConflictError:
             continue

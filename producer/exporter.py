@@ -46,7 +46,8 @@ def run_exporter(
 
     Raises:
         QueueError: Redis cannot be used; at the start only, and with ``once``.
-        UsageError: the port is taken, or the console's ``--json`` was given without ``once``.
+        ConflictError: another process has the port.
+        UsageError: the console's ``--json`` was given without ``once``.
     """
     if once:
         read = asyncio.run(_look_once(settings))

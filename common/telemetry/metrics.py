@@ -6,6 +6,7 @@ port sees names of runs and counts, never a prompt, a completion or an id.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import UsageError
+from common.errors import ConflictError, UsageError
 from common.settings import origin_of
 from common.telemetry.probe import HEALTH
 
@@ -66,7 +67,8 @@ def serve_metrics(
     ``read`` and ``healthy`` are called on those threads and must not wait.
 
     Raises:
-        UsageError: the port is taken, or the host is no address of this machine.
+        ConflictError: another process has the port.
+        UsageError: the host is no address of this machine, or the port not for this user.
     """
     if settings.metrics_port is None:
         yield
@@ -103,7 +105,8 @@ def _open(
         Server.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return Server((host, port), Handler)
     except OSError as error:
-        raise UsageError(
+        kind = ConflictError if error.errno == errno.EADDRINUSE else UsageError
+        raise kind(
             f"Metrics cannot be served on {host}, port {port}.",
             why=f"{error}. The host comes from {origin_of('metrics_host', {})}.",
             fix="Choose another --metrics-port (or GENQ_METRICS_HOST).",

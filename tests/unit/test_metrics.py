@@ -14,12 +14,13 @@ import types
 import pytest
 from structlog.testing import capture_logs
 
-from common.errors import UsageError
+from common.errors import ConflictError, Exit, UsageError
 from common.settings import load_settings
 from common.telemetry import probe, pulse
 from common.telemetry.catalogue import SERVICES, Metric, listing
 from common.telemetry.metrics import render, serve_metrics
 from common.telemetry.readings import Histogram, Readings
+from consumer import start
 from consumer.engine.gpu_health import GpuProbe
 from deploy.embedded import free_ports
 from producer.console import Console
@@ -116,7 +117,7 @@ def test_metrics_and_health_are_served_on_loopback_alone():
         assert fetch(port, "/healthz")[0] == 503
         with socket.socket() as other:  # free on the wide address: not taken by us
             other.bind(("127.0.0.2", port))
-        taken = pytest.raises(UsageError, match="cannot be served")
+        taken = pytest.raises(ConflictError, match="cannot be served")
         with taken as caught, serve_metrics(settings_on(port), toys):
             pass
         assert "--metrics-port" in caught.value.fix
@@ -162,6 +163,21 @@ def test_an_address_of_another_machine_is_refused(monkeypatch):
     with pytest.raises(UsageError) as caught, serve_metrics(settings_on(9), toys):
         pass
     assert "GENQ_METRICS_HOST" in caught.value.why
+
+
+def test_each_consumer_of_a_pool_has_a_port_of_its_own(monkeypatch):
+    asked = []
+
+    async def serve(settings, options, **_):
+        asked.append((options.gpu, settings.metrics_port))
+        if options.gpu < 3:
+            raise ConflictError("taken")
+        return Exit.DONE
+
+    monkeypatch.setattr(start, "serve", serve)
+    start.serve_for_pool(load_settings(gpus="1,3", metrics_port=9820), None, [], burst=True)
+    start.serve_for_pool(load_settings(gpus="3"), None, [], burst=True)
+    assert asked == [(1, 9821), (3, 9823), (3, None)]
 
 
 def test_without_a_port_nothing_listens():
