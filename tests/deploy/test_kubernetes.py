@@ -59,6 +59,7 @@ def test_each_pod_is_confined_watched_and_knows_its_settings(objects):
         assert set(settings) <= KNOWN_VARIABLES
         for name, pod in pods(found).items():
             one, env = container(pod)
+            assert pod["enableServiceLinks"] is False, f"{name}: they may look like settings"
             assert pod["securityContext"]["runAsNonRoot"] is True, name
             assert one["securityContext"]["readOnlyRootFilesystem"] is True, name
             assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
