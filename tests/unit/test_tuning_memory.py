@@ -47,7 +47,7 @@ def test_a_start_is_predicted_from_config_and_card_alone(name):
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_with_measured_weights_cache_tokens_are_within_half_a_percent(name):
+def test_with_measured_weights_slots_are_exact_and_cache_tokens_within_a_thousandth(name):
     start = Start(name)
     before, boot = start.boot.before_gib, start.boot
     one = budget(
@@ -57,8 +57,8 @@ def test_with_measured_weights_cache_tokens_are_within_half_a_percent(name):
         free_before=int(before * GIB),
         weights=int(boot.weight_gib * GIB),
     )
-    assert near(one.kv_tokens, boot.kv_tokens, 0.005)
-    assert abs(one.state_slots - boot.state_slots) <= 1
+    assert near(one.kv_tokens, boot.kv_tokens, 0.0015)
+    assert one.state_slots == boot.state_slots
 
 
 def test_draft_weights_and_ring_are_predicted():
