@@ -7,8 +7,10 @@ import subprocess
 import tomllib
 
 import pytest
+import redis
 import yaml
 
+from tests.support.secured import USERS, make_secrets, secured_redis
 from tests.support.tools import (
     AFTER_DRAIN_SECONDS,
     DEPLOY,
@@ -121,6 +123,20 @@ def test_secrets_that_compose_names_are_those_that_the_script_makes(composed, tm
     assert again.returncode == 7
     assert (folder / "users.acl").read_text() == acl
     assert f"mv {folder}" in again.stderr
+
+
+def test_the_secrets_that_were_made_open_the_server_that_compose_starts(composed):
+    command = composed["services"]["redis"]["command"]
+    assert command == ["valkey-server", "/etc/genq/redis.conf", "--bind", "*"]
+    with secured_redis(make_secrets) as server:
+        for user in USERS:
+            with server.client(user) as client:
+                assert client.time()
+        with (
+            pytest.raises(redis.exceptions.AuthenticationError),
+            redis.Redis(port=server.port, protocol=2) as client,
+        ):
+            client.ping()
 
 
 def test_what_prometheus_scrapes_is_what_compose_starts(composed):

