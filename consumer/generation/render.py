@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from common.errors import EngineError
+from common.tokens import THINKING_SWITCHES
 from consumer.generation.thinking import (
     FAMILIES,
     THINK,
@@ -49,6 +50,7 @@ class Prompts:
         self._plain = Thinking()  # of a prompt that opens no thought
         self._tails: dict[tuple[int, ...], Thinking] = {}
         self._end: list[int] | None = None
+        self._deaf = False  # the template has no switch for thinking
 
     async def warm(self) -> None:
         """Load tokenizer and template now: that takes seconds, in which little else runs.
@@ -63,18 +65,25 @@ class Prompts:
     async def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None
     ) -> list[int]:
-        """Return the token ids of a prompt.
+        """Return the token ids of a prompt. A switch that the template does not know is said once.
 
         Raises:
             ValueError: the template refuses these messages (a fault of the row).
             EngineError: the engine that renders could not be asked.
         """
+        if thinking is not None and self._deaf:
+            self._deaf = False
+            log.warning(
+                "the chat template knows no switch for thinking: the model does as it always does",
+                asked="--thinking" if thinking else "--no-thinking",
+            )
         return await self._renderer.render(messages, thinking=thinking)
 
     async def marks(self) -> Marks:
         """Return how the model's family marks thoughts; raises EngineError as :meth:`render`."""
         if self._marks is None:
             template = await self._renderer.template()
+            self._deaf = bool(template) and not any(name in template for name in THINKING_SWITCHES)
             marks = family_by_template(template) or await self._by_tokenizer() or THINK
             start, end = await self._ids(marks.start), await self._ids(marks.end)
             self._plain = Thinking(marks.start, marks.end)

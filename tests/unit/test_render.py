@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.engine.api import Answer
 from consumer.generation.render import Prompts
@@ -153,6 +154,19 @@ async def test_a_thought_that_the_template_opened_is_seen_once_per_ending() -> N
     assert not (await prompts.thinking(plain)).opened
     closed = await pieces.encode("<s>assistant\n<think>\n\n</think>\n\n")
     assert not (await prompts.thinking(closed)).opened
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{{ enable_thinking }}", 0), ("{% if thinking %}", 0), ("plain", 1), ("", 0)],
+)
+async def test_a_switch_that_the_template_does_not_know_is_said_once(template, said) -> None:
+    prompts = Prompts(Pieces(template))
+    with capture_logs() as logs:
+        await prompts.warm()
+        for thinking in (None, True, False):
+            await prompts.render(user("a"), thinking=thinking)
+    assert sum("no switch for thinking" in line["event"] for line in logs) == said
 
 
 def test_a_prompt_opens_a_thought_only_at_its_very_end() -> None:
