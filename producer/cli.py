@@ -189,7 +189,7 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
 @click.option("--only", multiple=True, type=click.Choice(_KEPT), help="Verdicts; default: ok.")
 @click.option("--include", multiple=True, type=click.Choice(_KEPT), help="Verdicts beside those.")
 @click.option("--per-turn", is_flag=True, help="A row for each generated turn (chat formats).")
-@click.option("--reasoning/--no-reasoning", default=None, help="Thoughts; not in messages, else.")
+@click.option("--reasoning/--no-reasoning", default=None, help="Default: not in messages.")
 @click.option("--compress", type=click.Choice(["none", "gz", "zst"]), help="For folders and -.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @_json
