@@ -21,10 +21,24 @@ if TYPE_CHECKING:
 
     Message = Mapping[str, Any]
 
-# How a GGUF file's tokenizer.ggml.pre splits text before byte pairs are merged. Only what was
-# compared with llama.cpp itself is in it: a near miss would give wrong counts without a word.
-_DIGITS_APART = frozenset({"smollm"})
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's
+# How a GGUF file's tokenizer.ggml.pre splits text before byte pairs are merged, one pattern after
+# another. Only what was compared with llama.cpp itself is in it (tests/integration/
+# test_gguf_kinds.py): a near miss would give wrong counts without a word.
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GGUF_SPLITS = {
+    "gpt-2": (_WORDS,),
+    "qwen2": (_QWEN2,),
+    "qwen35": (_QWEN35,),
+    "smollm": (r"\p{N}", _WORDS),
+}
 # What templates call the switch: Qwen, GLM, SmolLM3, Hunyuan, ...; DeepSeek, Kimi, Granite.
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
@@ -215,7 +229,7 @@ def _from_gguf(path: Path) -> Tokens:
 
     data = read_metadata(path)
     kind, split = data.get("tokenizer.ggml.model"), data.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in _DIGITS_APART or data.get("tokenizer.ggml.add_bos_token"):
+    if kind != "gpt2" or split not in GGUF_SPLITS or data.get("tokenizer.ggml.add_bos_token"):
         raise ValueError(f"its tokenizer ({kind}, {split}) is one that only llama.cpp can run")
     names = data["tokenizer.ggml.tokens"]
     marks = {
@@ -240,10 +254,10 @@ def _byte_pairs(data: Mapping[str, Any]) -> Any:
     names = data["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in data["tokenizer.ggml.merges"]]
     made = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges))
+    splits = GGUF_SPLITS[data["tokenizer.ggml.pre"]]
     made.pre_tokenizer = pre.Sequence(
         [
-            pre.Split(Regex(r"\p{N}"), "isolated"),
-            pre.Split(Regex(_WORDS), "isolated"),
+            *(pre.Split(Regex(pattern), "isolated") for pattern in splits),
             pre.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
