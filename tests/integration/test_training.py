@@ -97,6 +97,14 @@ def test_seed_and_epoch_order_the_parts_and_nothing_else(store, given):
     dataset.set_epoch(1)
     second = items(dataset)
     assert first == again != second
+    next(iter(dataset))
+    later = CompletionDataset("r", settings=given)
+    later.load_state_dict(dataset.state_dict())
+    later.set_epoch(1)  # the state's: nothing is begun anew
+    assert items(later) == second[1:]
+    later.load_state_dict(dataset.state_dict())
+    later.set_epoch(2)
+    assert len(items(later)) == ROWS
     assert sorted(first) == sorted(second) == list(range(ROWS))
 
 
