@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.cliutil import Bytes, run_cli, version_option
-from common.errors import EngineError
+from common.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -16,7 +17,29 @@ if TYPE_CHECKING:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEFAULT = "serve"
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-_flags = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE FLAGS]")
+
+
+def _engine_flags(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse a word that can be no engine's flag: most likely a command that was misspelled."""
+    if given and not given[0].startswith("-"):
+        close = get_close_matches(given[0], command.commands, n=1)
+        raise UsageError(
+            f"There is no command {given[0]}" + (f": did you mean {close[0]}?" if close else "."),
+            why="Behind the options only flags of the engine may stand, after a --.",
+            fix="gen-consumer --help",
+        )
+    return given
+
+
+_flags = click.argument(
+    "flags",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[-- ENGINE FLAGS]",
+    callback=_engine_flags,
+)
 
 
 def _examples(*lines: str, commands: bool = False) -> str:

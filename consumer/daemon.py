@@ -228,6 +228,12 @@ class Consumer:
                 max_running=facts.max_running,
                 context=facts.context_tokens,
             )
+            if facts.capacity.capped:
+                log.warning(
+                    "the engine runs fewer requests than it was asked for",
+                    why=facts.capacity.capped,
+                    fix=f"gen-consumer explain --model {facts.model} -- FLAGS",
+                )
             await self.client.settle()
             if not self._down.is_set():
                 self.pump.engine_up(Ready(facts, prompts))

@@ -44,6 +44,13 @@ def test_without_a_command_it_serves():
         command.main(["--gpu", "0", "--", "--made-up"], standalone_mode=False)
 
 
+def test_a_misspelled_command_is_no_flag_of_the_engine():
+    with pytest.raises(UsageError, match="did you mean explain"):
+        command.main(["explan", "--model", "m"], standalone_mode=False)
+    with pytest.raises(UsageError, match="no command foo"):
+        command.main(["--model", "m", "foo"], standalone_mode=False)
+
+
 @pytest.mark.parametrize("words", [("explain",), ("profiles",), ("profiles", "show")])
 def test_each_help_fits_a_screen(words):
     assert run(*words, "--help").count("\n") < 45
