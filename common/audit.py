@@ -6,8 +6,12 @@ One function is used by the tests, by ``status`` and by ``verify``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from common.records import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TRUNCATED = "truncated"  # as a reason to hold a run; the other is the faults
 
@@ -95,6 +99,12 @@ class RunCounts:
     def settled(self) -> bool:
         """Whether every item of the run is committed or dead."""
         return self.committed + self.dead == self.total and self.open == 0
+
+
+def flagged(verdicts: Mapping[str, int]) -> dict[str, int]:
+    """Return what is kept and not ok, of completions by verdict; the commonest first."""
+    kept = [(name, count) for name, count in verdicts.items() if name != Verdict.OK and count]
+    return dict(sorted(kept, key=lambda pair: (-pair[1], pair[0])))
 
 
 def check_counts(c: RunCounts) -> list[str]:

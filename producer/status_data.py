@@ -6,14 +6,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.audit import check_counts
+from common.audit import check_counts, flagged
 from common.errors import InputError
 from common.objectstore import RunPaths, open_store
 from common.prove import committed_items
 from common.queue.run_state import Runs
-from common.records import Verdict
 from producer.manifest import find_manifest
-from producer.status_store import StoreLook
+from producer.status_store import StoreLook, finished_verdicts
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -51,12 +50,12 @@ class RunStatus:
     average: Rate | None = None
     examples: list[Example] = field(default_factory=list)  # of what a run is held for
     children: list[Child] = field(default_factory=list)
+    verdicts: dict[str, int] = field(default_factory=dict)  # as storage has them, of a done run
 
     @property
     def flagged(self) -> dict[str, int]:
         """Completions that the run keeps and that are not ok, by class; the commonest first."""
-        kept = {name: n for name, n in self.counts.verdicts.items() if name != Verdict.OK}
-        return dict(sorted(kept.items(), key=lambda pair: (-pair[1], pair[0])))
+        return flagged(self.verdicts or self.counts.verdicts)
 
     @property
     def problems(self) -> list[str]:
@@ -71,6 +70,7 @@ class StoredOnly:
     manifest: RunManifest
     committed: int
     success: bool
+    verdicts: dict[str, int] = field(default_factory=dict)  # of a finished run
 
 
 class Recent:
@@ -124,18 +124,20 @@ class Watcher:
         counts = await self._runs.sample(info.run)
         serving = [worker for worker in workers if info.run in worker.queues]
         recent = self._recent.setdefault(f"{info.run} {info.epoch}", Recent()).rate(counts)
+        success = info.state == "closed" and self._has_success(info.run)
         return RunStatus(
             info=info,
             counts=counts,
             workers=serving,
             dead_by_class=await self._runs.failures_by_class(info.run) if counts.dead else {},
             suspended=suspended,
-            success=info.state == "closed" and self._has_success(info.run),
+            success=success,
+            verdicts=await self._store.verdicts(info) if success else {},
             stream_limit=self._settings.stream_entries,
             recent=recent or _gauged(counts, serving),
             average=_average(info, counts),
             examples=await self._store.examples(info, counts.canary.worst)
-            if alone and counts.canary.state == "held"
+            if alone and counts.state == "held"
             else [],
             children=await self._store.children(info) if alone else [],
         )
@@ -161,7 +163,10 @@ def look_in_store(settings: Settings, run: RunName) -> StoredOnly:
             fix=f"gen-producer load DATASET --run {run}    (or: gen-producer status)",
         )
     committed = int.from_bytes(committed_items(store, manifest), "big").bit_count()
-    return StoredOnly(manifest, committed, store.stat(RunPaths(run).success) is not None)
+    success = store.stat(RunPaths(run).success) is not None
+    return StoredOnly(
+        manifest, committed, success, finished_verdicts(store, run) if success else {}
+    )
 
 
 def _made(counts: RunCounts) -> int:

@@ -14,8 +14,8 @@ from common.build import build
 from common.codec import decompress, loads
 from common.errors import GenqError
 from common.family import children_of
-from common.ids import Item, row_of
-from common.objectstore import RunPaths, open_store
+from common.ids import Item, RunName, row_of
+from common.objectstore import ObjectMissingError, RunPaths, open_store
 from common.parts import codec_for
 from common.parts.chain import read_format, walk
 from common.ranges import Ranges
@@ -86,6 +86,13 @@ class StoreLook:
                 self._examples[key] = await self._find(info, verdict)
         return self._examples[key]
 
+    async def verdicts(self, info: RunInfo) -> dict[str, int]:
+        """Return what a finished run holds, by verdict: Redis counts only what it saw itself."""
+        with suppress(GenqError):
+            store = open_store(self._settings)
+            return await asyncio.to_thread(finished_verdicts, store, info.run)
+        return {}
+
     async def _find(self, info: RunInfo, verdict: str) -> list[Example]:
         watched = await self._runs.watched(info.run)
         items = sorted(item for item, name in watched.items() if name == verdict)[:EXAMPLES]
@@ -127,6 +134,19 @@ class StoreLook:
             store = open_store(self._settings)
             self._manifests[info.epoch] = await asyncio.to_thread(find_manifest, store, info.run)
         return self._manifests[info.epoch]
+
+
+def finished_verdicts(store: ObjectStore, run: RunName) -> dict[str, int]:
+    """Return how many completions of each verdict a finished run has, as its manifest.json says.
+
+    Raises:
+        StoreError: the store could not be asked.
+    """
+    try:
+        counts = loads(store.get(RunPaths(run).manifest))["counts"]
+        return {str(name): int(count) for name, count in counts["verdicts"].items()}
+    except (ObjectMissingError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def one_line(text: str) -> str:

@@ -6,6 +6,7 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from common.audit import flagged
 from producer.status_data import number
 from producer.status_state import duration, eta, next_command, state_of
 from producer.status_store import one_line
@@ -30,7 +31,8 @@ def screen(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
     finished = counts.committed + counts.dead
     lines = [
         f"{status.info.run}  {word}" + (f": {cause}" if cause else ""),
-        f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}{_flagged(status)}",
+        f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}"
+        + _flagged(status.flagged),
         _places(counts),
         *(_pace(status) if word != "held" else ()),
         _failures(status),
@@ -198,9 +200,9 @@ def _pace(status: RunStatus) -> tuple[str, str]:
     return _rates(status), ", ".join(part for part in coming if part)
 
 
-def _flagged(status: RunStatus) -> str:
+def _flagged(kept: dict[str, int]) -> str:
     """Tell of what is kept and not ok, so that nobody takes the number before it for good ones."""
-    top = list(status.flagged.items())
+    top = list(kept.items())
     more = f", {len(top) - 3} more" if len(top) > 3 else ""
     told = ", ".join(f"{count:,} {name}" for name, count in top[:3]) + more
     return f"; kept but flagged: {told}" if told else ""
@@ -236,7 +238,8 @@ def stored_screen(found: StoredOnly) -> str:
     if found.success:
         return (
             f"{manifest.run}  done, and no longer in Redis: {found.committed:,} of"
-            f" {manifest.items:,} committed\nNext: gen-producer verify {manifest.run}"
+            f" {manifest.items:,} committed{_flagged(flagged(found.verdicts))}"
+            f"\nNext: gen-producer verify {manifest.run}"
         )
     return (
         f"{manifest.run}  not in Redis; object storage has {found.committed:,} of"
@@ -251,6 +254,7 @@ def stored_json(found: StoredOnly) -> dict[str, Any]:
         "run": found.manifest.run,
         "state": "done" if found.success else "not_in_redis",
         "counts": {"total": found.manifest.items, "committed": found.committed},
+        "flagged": flagged(found.verdicts),
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from common.audit import flagged
 from common.errors import DeadLettersError, Exit, InputError, VerifyError
 from common.ids import RunName, run_name
 from common.objectstore import ObjectMissingError, open_store
 from common.prove import Proof, prove
-from common.records import Verdict
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -71,17 +71,11 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
     return "\n".join(lines)
 
 
-def _flagged(proof: Proof) -> dict[str, int]:
-    """Return what is committed and is not ok, by class; the commonest first."""
-    kept = {name: count for name, count in proof.verdicts.items() if name != Verdict.OK}
-    return dict(sorted(kept.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
 def _flagged_words(run: RunName, proof: Proof) -> list[str]:
-    flagged = _flagged(proof)
-    if not flagged:
+    kept = flagged(proof.verdicts)
+    if not kept:
         return []
-    total, first = sum(flagged.values()), next(iter(flagged))
+    total, first = sum(kept.values()), next(iter(kept))
     again = f"gen-producer requeue {run} --reason {first} --max-tokens N"
     return [f"{total:,} of them are kept but flagged, not ok. To do them again: {again}"]
 
@@ -96,5 +90,5 @@ def _data(run: RunName, proof: Proof, *, proven: bool) -> dict[str, Any]:
         "run": run,
         "proven": proven,
         **asdict(proof),
-        "flagged": _flagged(proof),
+        "flagged": flagged(proof.verdicts),
     }

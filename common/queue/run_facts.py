@@ -96,7 +96,7 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         wasted_tokens=number("wasted_tokens"),
         failures=named("failure:"),
         verdicts=named("verdict:"),
-        hold_reason=canary.cause or facts.get("hold_reason", ""),
+        hold_reason=(facts["state"] == "held" and canary.cause) or facts.get("hold_reason", ""),
         canary=canary,
         priority=int(facts["priority"]),
         closing=f"{facts['epoch']}-{facts.get('closing', 0)}-{facts.get('closed', 0)}",

@@ -216,7 +216,8 @@ def finish(store, *, dead=0):
     store.put(paths.failed, "".join(line + "\n" for line in lines).encode())
     found = {"items": 100, "committed": 100 - dead, "dead": dead}
     index = json.loads(store.get(paths.index(0)))
-    store.put(paths.manifest, json.dumps({"parts": [index]}).encode())
+    counts = {"verdicts": {"ok": 60, "truncated": 40 - dead}}
+    store.put(paths.manifest, json.dumps({"parts": [index], "counts": counts}).encode())
     store.put(paths.success, json.dumps(found).encode())
 
 
@@ -225,7 +226,7 @@ def test_verify_proves_a_finished_run(producer, loaded, redis_url, store):
     close(redis_url, store)
     assert "finishing: the sink writes" in producer("status", RUN).out
     finish(store)
-    assert "rows  done" in producer("status", RUN).out
+    assert "rows  done: 40 truncated" in producer("status", RUN).out
     said = producer("verify", RUN)
     assert "rows  proven: complete and unique" in said.out
     assert "100 items = 100 committed + 0 dead" in said.out
@@ -233,6 +234,9 @@ def test_verify_proves_a_finished_run(producer, loaded, redis_url, store):
     assert (
         json.loads(producer("load", loaded, "--model", "m", "--json").out)["outcome"] == "finished"
     )
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    assert "100 of 100 committed; kept but flagged: 40 truncated" in producer("status", RUN).out
 
 
 def test_verify_names_what_is_missing(producer, loaded, redis_url, store):
