@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _REMEDIES = {
     Verdict.TRUNCATED: "a higher --max-tokens",
     Verdict.THOUGHT_ONLY: "a higher --max-tokens, or --no-thinking",
-    Verdict.EMPTY: "the model, its chat template, or --thinking",
+    Verdict.EMPTY: "the model or its chat template",
     Verdict.LOOPING: "--temperature",
     Verdict.TOO_LONG: "consumers with a larger --context",
     Verdict.INPUT_TRUNCATED: "consumers with a larger --context",

@@ -93,8 +93,8 @@ def next_command(status: RunStatus) -> str:
         "loading": f"gen-producer load --run {run}",
         "cancelled": f"gen-producer load --run {run}",
         "suspended": "rq resume",
-        "held": f"gen-producer resume {run} --accept    (or cancel, change"
-        f" {remedy(status.counts.canary.worst)}, load anew)",
+        "held": f"gen-producer resume {run} --accept    (or cancel it, change"
+        f" {remedy(status.counts.canary.worst)}, and load anew)",
         "paused": f"gen-producer resume {run}",
         "done": f"gen-producer verify {run}",
         "finishing": "gen-sink    (if none is running)",
