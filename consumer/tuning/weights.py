@@ -215,7 +215,10 @@ def _packed_bytes(config: Mapping[str, Any]) -> float | None:
 
 
 def _vision(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return a vision tower's bytes, and SGLang's measure of its size (layers x width^2)."""
+    """Return a vision tower's bytes, and SGLang's measure of its size (layers x width^2).
+
+    SGLang takes 24 layers where the config calls their number otherwise, as Qwen's do ("depth").
+    """
     vision = config.get("vision_config")
     if not isinstance(vision, dict):
         return 0, 0
@@ -228,4 +231,7 @@ def _vision(config: Mapping[str, Any]) -> tuple[int, int]:
     places = int(vision.get("num_position_embeddings") or 0)
     layers = depth * (4 * width**2 + 2 * width * inner)
     rest = merged * (merged + out) + width * (3 * patch + places)
-    return int((layers + rest) * 2), depth * width**2
+    measured = (
+        int(vision.get("num_hidden_layers") or 24) * int(vision.get("hidden_size") or 1024) ** 2
+    )
+    return int((layers + rest) * 2), measured

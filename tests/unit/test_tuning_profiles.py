@@ -8,9 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from common.errors import UsageError
+from common.settings import load_settings
 from consumer.engine.api import EngineSpec
+from consumer.engine.gpu import GpuFacts
+from consumer.start import Options, engine_spec, profiled
+from consumer.tuning import choice
 from consumer.tuning.cards import card_named
 from consumer.tuning.choice import AUTO, NONE, Surroundings, choose_profile, with_profile, without
 from consumer.tuning.memory import budget
@@ -28,7 +33,7 @@ from consumer.tuning.profiles import (
 )
 from consumer.tuning.script import script
 from consumer.tuning.serving import serving_of
-from tests.support.boots import hybrid, smol
+from tests.support.boots import BOOT, hybrid, smol
 
 ALL = load_profiles([SHIPPED])
 HERE = Surroundings(hybrid(), "H200", "0.5.17")
@@ -103,6 +108,27 @@ def test_the_users_own_flags_win(tmp_path):
     own = choose_profile(spec(tmp_path, flags=("--mem-fraction-static=0.8",)), AUTO, HERE)
     assert own.profile is None
     assert "--mem-fraction-static=0.8 was given" in own.why
+
+
+def test_a_consumer_takes_the_profile_of_its_card_by_itself(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_bytes((BOOT / "config_27b.json").read_bytes())
+    card = GpuFacts("NVIDIA H200", "uuid", 143_771 << 20, 0)
+    monkeypatch.setattr(choice, "gpu_facts", lambda gpu: card if gpu == 3 else None)
+    monkeypatch.setattr(choice, "installed_version", lambda: "0.5.17")
+    settings = load_settings(model=str(tmp_path), state_dir=tmp_path / "state")
+    model = engine_spec(settings, Options(gpu=3, flags=("--random-seed", "7")))
+    with capture_logs() as logs:
+        taken = profiled(settings, model)
+    assert taken.profile == "h200-qwen3.6-27b"
+    assert taken.flags == (*profile_named(ALL, taken.profile).flags, "--random-seed", "7")
+    (line,) = logs
+    assert (line["profile"], line["why"]) == (taken.profile, "it matches model, card and release")
+    assert "random-seed" not in line["flags"]  # what a user gives is not for the log
+    assert profiled(settings, replace(model, gpu=0)).profile == ""
+    off = load_settings(model=str(tmp_path), state_dir=tmp_path / "state", profile="none")
+    assert profiled(off, model) == model
+    attached = replace(model, url="http://127.0.0.1:1")
+    assert profiled(settings, attached) == attached
 
 
 def test_none_is_taken_where_none_is_wanted_or_matches(tmp_path):
