@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from pydantic import SecretStr
 
 from common import codec
@@ -72,17 +73,17 @@ def plant(k: int):
 
 async def load(settings) -> Job:
     """Load the run with a limit, as the producer does."""
-    redis, store = open_client(settings, name="tests"), open_store(settings)
+    client, store = open_client(settings, name="tests"), open_store(settings)
     manifest = store_run(store, RUN, rows=ROWS)
     told = replace(manifest.settings, sampling=Sampling(max_tokens=LIMIT, temperature=0.5))
     manifest = replace(manifest, settings=told)
     store.put(RunPaths(RUN).run_json, codec.dumps(manifest))
-    runs = Runs(redis, settings.limits())
+    runs = Runs(client, settings.limits())
     info = await runs.create(manifest)
-    queue = PromptQueue(redis, info.run, info.epoch, settings.limits())
+    queue = PromptQueue(client, info.run, info.epoch, settings.limits())
     await queue.enqueue(0)
     await runs.open(info.run)
-    return Job(redis, store, runs, queue, manifest, info)
+    return Job(client, store, runs, queue, manifest, info)
 
 
 async def answer(job: Job) -> None:
@@ -116,6 +117,8 @@ async def finish(settings) -> None:
 @pytest.fixture(scope="module")
 def planted(_redis_session, s3_server, tmp_path_factory):
     """The run, written by the real queue and sink; afterwards Redis is not asked any more."""
+    with redis.Redis.from_url(_redis_session.url) as client:
+        client.flushall()  # a sink serves whatever runs are there
     folder = tmp_path_factory.mktemp("planted")
     chosen = s3_server.settings(prefix=f"t{secrets.token_hex(6)}")
     settings = load_settings(redis_url=_redis_session.url, state_dir=folder, **chosen)
