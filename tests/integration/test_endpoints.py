@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from rq import Queue
@@ -35,6 +35,7 @@ from tests.support.pages import Page, fetch
 from tests.support.queues import ONE, RUN
 from tests.support.servers import eventually, eventually_sync
 from tests.support.sinks import load_job, local_lab
+from tests.support.tools import accepted
 
 PROGRAM = "from producer.cli import main; main()"
 FIGURES = {
@@ -67,6 +68,12 @@ def seen(redis_url, bench):
     return look
 
 
+def lint(page):
+    """Let promtool, where it is, look at a page: help, units and suffixes as they should be."""
+    with suppress(pytest.skip.Exception):
+        assert accepted("promtool", "check", "metrics", input=page.text) == ""
+
+
 # --- the exporter
 
 
@@ -81,6 +88,7 @@ async def test_the_exporter_shows_where_each_item_is_and_changes_nothing(bench, 
     page = await seen()
     assert snapshot(bench.sync) == before
     page.agrees_with(EXPORTER)
+    lint(page)
     places = ("queued", "waiting", "leased", "generated", "committed", "dead")
     assert [page("genq_run_items", run=RUN, place=place) for place in places] == [14, 1, 2, 2, 0, 1]
     assert page("genq_run_size_items", run=RUN) == 20
@@ -222,6 +230,7 @@ async def test_a_consumer_shows_its_engine_its_window_and_its_verdicts(world):
         await eventually(all_taken, 60)
         shown = await page()
     shown.agrees_with(CONSUMER)
+    lint(shown)
     tries = {
         labels["verdict"]: shown("genq_consumer_tries_total", **labels)
         for labels in shown.labels("genq_consumer_tries_total")
@@ -263,6 +272,7 @@ async def test_a_sink_shows_what_it_committed(settings):
         await job.redis.aclose()
     assert code == 143
     page.agrees_with(SINK)
+    lint(page)
     assert page("genq_sink_rejected_results_total", run="shown") == 1
     parts = page("genq_sink_parts_total", run="shown")
     assert parts == page("genq_sink_commit_seconds_count", run="shown") > 0
