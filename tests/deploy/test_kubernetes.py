@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+
 import kubernetes_validate
 import pytest
+import redis
 import yaml
 
+from common.ids import RunName
+from common.keys import RunKeys
 from common.settings import Settings
 from tests.support.tools import (
     AFTER_DRAIN_SECONDS,
@@ -108,6 +114,39 @@ def test_the_scaler_goes_to_zero_and_asks_for_what_the_exporter_shows(objects):
     (trigger,) = spec["triggers"]
     assert set(trigger) <= {"type", "metadata", "authenticationRef"}
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+def test_the_scaler_that_asks_redis_can_be_built_upon_the_base(tmp_path):
+    for name in ("base", "components"):
+        shutil.copytree(K8S / name, tmp_path / name)
+    mine = tmp_path / "mine" / "kustomization.yaml"
+    mine.parent.mkdir()
+    mine.write_text("resources: [../base]\ncomponents: [../components/keda-redis]\n")
+    (scaler,) = of_kind(built(mine.parent), "ScaledObject").values()
+    (trigger,) = scaler["spec"]["triggers"]
+    assert trigger["metadata"]["listName"] == RunKeys(RunName("RUN")).queue
+    assert trigger["authenticationRef"]["name"] in of_kind(
+        built(mine.parent), "TriggerAuthentication"
+    )
+
+
+def test_the_user_that_is_advised_for_keda_can_do_what_keda_does_and_no_more(redis_url):
+    text = (K8S / "components" / "keda-redis" / "scaledobject.yaml").read_text()
+    (rule,) = re.findall(r"user keda on #HASH (.*)", text)
+    with redis.Redis.from_url(redis_url, protocol=2) as admin:
+        admin.execute_command("ACL", "SETUSER", "keda", "on", ">pw", *rule.split())
+        admin.rpush("rq:queue:RUN", "a", "b")
+        port = admin.connection_pool.connection_kwargs["port"]
+        try:
+            with redis.Redis(port=port, username="keda", password="pw", protocol=2) as keda:
+                kind = "if redis.call('type', KEYS[1]).ok == 'list' then "
+                ask = kind + "return redis.call('llen', KEYS[1]) end"
+                assert keda.eval(ask, 1, "rq:queue:RUN") == 2
+                for more in ("redis.call('del', KEYS[1])", "redis.call('lpop', KEYS[1])"):
+                    with pytest.raises(redis.exceptions.ResponseError, match="no permissions"):
+                        keda.eval(f"return {more}", 1, "rq:queue:RUN")
+        finally:
+            admin.execute_command("ACL", "DELUSER", "keda")
 
 
 def test_the_scaler_s_query_counts_what_may_be_worked_on(objects, tmp_path):
