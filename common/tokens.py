@@ -166,6 +166,12 @@ def load_tokens(model: str, *, download: bool = False) -> Tokens:
             transformers is not installed.
     """
     path = Path(model).expanduser()
+    if "/" not in model and not path.exists():  # no name of the hub: nothing need be imported
+        raise EngineError(
+            f"The tokenizer of {model} cannot be loaded.",
+            why=f"There is no file or folder {model} here.",
+            fix="Give the model's folder, or its .gguf file, with --model.",
+        )
     try:
         _quieten()
         if path.is_file():

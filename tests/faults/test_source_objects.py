@@ -38,7 +38,10 @@ def through(store_proxy, settings):
     return lambda place: read_rows(sources_of((place,), bucket), Limits())
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut"])
+@pytest.mark.parametrize(
+    "fault",
+    ["500", "cut", *(pytest.param(name, marks=pytest.mark.faults) for name in ("503", "reset"))],
+)
 def test_a_store_that_fails_in_the_middle_is_asked_again(through, store_proxy, place, fault):
     rows = through(place)
     first = next(rows)

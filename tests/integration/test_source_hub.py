@@ -46,6 +46,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_what_the_hub_has_is_read_and_what_it_has_not_is_said(tmp_path):
     folder = build_model_folder(tmp_path / "tiny", context=640)

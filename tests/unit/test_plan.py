@@ -170,7 +170,7 @@ def test_a_histogram_is_right_to_three_per_cent(values):
         assert bar.rows == sum(bar.low <= value <= bar.high for value in values)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([b"x", b"y"]))))
 def test_repeats_are_those_of_a_plain_count(tmp_path_factory, rows):
     ids, prompts, same, other, equal = {}, set(), 0, 0, 0

@@ -92,5 +92,6 @@ def test_what_is_no_tokenizer_is_an_error_with_its_reason(tmp_path, data, why):
 
 def test_a_model_that_is_nowhere_on_this_machine_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(EngineError, match="cannot be loaded"):
-        load_tokens("nobody/nothing")
+    for name in ("nobody/nothing", "nothing"):
+        with pytest.raises(EngineError, match=f"tokenizer of {name} cannot be loaded"):
+            load_tokens(name)
