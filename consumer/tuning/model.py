@@ -105,7 +105,7 @@ def shape_of(
     try:
         counts = count_weights(text, config, stored=stored_bytes is not None)
         shape = _shape(text, counts, name or str(config.get("_name_or_path", "")))
-    except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"The config.json of {name or 'the model'} is not understood.",
             why=f"{type(error).__name__}: {error}",
@@ -164,7 +164,7 @@ def _shape(text: Mapping[str, Any], counts: Counts, name: str) -> ModelShape:
     notes = []
     if counts.sliding:
         notes.append("sliding-window layers are counted as full ones: more tokens fit than shown")
-    return ModelShape(
+    shape = ModelShape(
         name=name,
         family=str(text.get("model_type", "")),
         parameters=counts.embedding * (1 if counts.tied else 2) + counts.layers,
@@ -185,6 +185,19 @@ def _shape(text: Mapping[str, Any], counts: Counts, name: str) -> ModelShape:
         vision_complexity=counts.vision_complexity,
         notes=tuple(notes),
     )
+    _refuse_impossible(shape)
+    return shape
+
+
+def _refuse_impossible(shape: ModelShape) -> None:
+    state = shape.state
+    sizes = [shape.weight_bytes, shape.active_parameters, shape.layers, shape.kv_values]
+    sizes += [shape.vocab_size, shape.parameters, shape.step_bytes]
+    if state is not None:
+        sizes += [state.values, state.conv_bytes, state.key_values, state.conv_kernel - 1]
+    least = [shape.context_tokens, shape.vision_bytes, shape.draft_weight_bytes]
+    if min(sizes) <= 0 or min(least) < 0:
+        raise ValueError("a size in it is zero or less")
 
 
 def _state(text: Mapping[str, Any]) -> StateShape | None:
@@ -194,6 +207,9 @@ def _state(text: Mapping[str, Any]) -> StateShape | None:
     keys = int(text["linear_num_key_heads"]) * int(text["linear_key_head_dim"])
     value_heads, value_dim = int(text["linear_num_value_heads"]), int(text["linear_value_head_dim"])
     kernel = int(text["linear_conv_kernel_dim"])
+    dtype = str(text.get("mamba_ssm_dtype") or "float32").removeprefix("torch.")
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"its states are kept as {dtype}")
     values = value_heads * value_dim
     return StateShape(
         layers=layers,
@@ -203,7 +219,7 @@ def _state(text: Mapping[str, Any]) -> StateShape | None:
         key_values=keys,
         value_values=values,
         value_heads=value_heads,
-        dtype=str(text.get("mamba_ssm_dtype") or "float32"),
+        dtype=dtype,
     )
 
 

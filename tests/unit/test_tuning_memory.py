@@ -287,6 +287,30 @@ def test_what_is_not_understood_is_refused(change):
         shape_of(config_of("smol") | change)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**6) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_config_raises_anything_but_a_refusal(data):
+    config = config_of("27b")
+    for part in (config, config["text_config"], config["vision_config"]):
+        for name in data.draw(st.lists(st.sampled_from(sorted(part)), max_size=2)):
+            part[name] = data.draw(JSON)
+    config["quantization_config"] = data.draw(
+        st.none() | JSON | st.fixed_dictionaries({"config_groups": JSON, "bits": JSON})
+    )
+    try:
+        shape = shape_of(config)
+    except UsageError:
+        return
+    assert budget(shape, H200.memory_bytes, Serving()).running >= 0
+
+
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"no config\.json"):
         read_shape(str(tmp_path / "nothing"))
