@@ -48,7 +48,7 @@ async def held_and_quiet(world):
 
 async def test_a_run_of_which_most_is_empty_is_held_shown_accepted_and_finished(world, engine):
     await set_faults(engine, empty_share=0.87)
-    await world.load(300)
+    await world.load(300, canary_rows=200)
     async with world.serving(url=engine.url):
         await eventually(lambda: held_and_quiet(world), SECONDS)
         counts = await world.counts()
@@ -78,7 +78,7 @@ async def test_a_run_of_which_most_is_empty_is_held_shown_accepted_and_finished(
 
 
 async def test_a_run_of_which_most_is_cut_is_held_and_shows_what_was_said(world, engine):
-    await world.load(400, sampling=Sampling(max_tokens=26))
+    await world.load(400, canary_rows=200, sampling=Sampling(max_tokens=26))
     assert await world.burst(url=engine.url) == Exit.DONE  # nothing is to be had
     counts = await world.counts()
     assert (counts.state, counts.canary.held_for) == ("held", "truncated")

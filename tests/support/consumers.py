@@ -192,6 +192,7 @@ class World:
     ) -> RunManifest:
         """``texts``: rows that ask something else than "question i"."""
         fields = {"model": self.model, "model_fingerprint": "", "sampling": Sampling(max_tokens=64)}
+        fields["canary_rows"] = 0  # the stand-in is cut off and made to fail in many tests
         rows = rows_of(*[(texts or {}).get(i, f"question {i}") for i in range(n)])
         return store_rows(self.store, run, rows, RunSettings(**{**fields, **settings}))
 
