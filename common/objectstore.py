@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from common.errors import StoreError, UsageError
 from common.ids import RunName, run_name
@@ -155,6 +155,15 @@ class RunPaths:
         return f"{self.run}/_SUCCESS"
 
 
+def _store_for(given: SplitResult) -> str:
+    """Return how to name the store that was meant; an S3 service's own URL holds both parts."""
+    if given.scheme not in ("http", "https") or not given.netloc:
+        return "For example: export GENQ_STORE=s3://bucket/prefix"
+    path = given.path.strip("/") or "bucket/prefix"
+    service = f"{names_of('s3_endpoint')[0]}={given.scheme}://{given.netloc}"
+    return f"Name the bucket and the service apart: export GENQ_STORE=s3://{path} {service}"
+
+
 def open_store(settings: Settings) -> ObjectStore:
     """Return the store that the settings name; nothing is sent yet.
 
@@ -177,7 +186,7 @@ def open_store(settings: Settings) -> ObjectStore:
             if settings.store
             else "No object storage is named.",
             why=origin_text("store"),
-            fix="For example: export GENQ_STORE=s3://bucket/prefix",
+            fix=_store_for(place),
         )
     if endpoint.scheme not in ("http", "https") or not endpoint.netloc:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import ParseError
 
@@ -95,7 +96,8 @@ def _away(error: BaseException) -> bool:
 def _reason(error: BaseException) -> str:
     if isinstance(error, S3Error):
         return f"{error.code}: {error.message}"
-    return str(error) or type(error).__name__
+    # urllib3 begins with the connection's own representation, which names our classes.
+    return re.sub(r"^\w+\(host=[^)]*\): ", "", str(error)) or type(error).__name__
 
 
 def _way_out(error: BaseException, code: str, *, bucket: str, endpoint: str) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common import codec
 from common.errors import ConflictError, InputError, UsageError
 from common.failpoint import declare, hit
 from common.ids import RunName, run_name, suggest_run_name
@@ -101,7 +102,9 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
         return _dry_run(this, standing)
     known = asyncio.run(this.look_in_redis())
     manifest, found = this.put_up(standing, known)
-    if store.stat(RunPaths(run).success) is not None:
+    if store.stat(RunPaths(run).success) is not None and not this.reopen_if_parts_are_gone(
+        manifest
+    ):
         return _loaded("finished", manifest, found)
     if known is not None and known.state == "closed":
         done = asyncio.run(this.put_back(manifest, known, committed_items(store, manifest)))
@@ -218,6 +221,29 @@ class _Load:
             self._console.say(f"Note: {note}")
         hit("load.after_spool")
         return found
+
+    def reopen_if_parts_are_gone(self, manifest: RunManifest) -> bool:
+        """Take _SUCCESS away from a run that has lost its last parts since; return whether it had.
+
+        Raises:
+            StoreError: the store could not be asked.
+            VerifyError: a part is damaged, or one that others follow was deleted.
+        """
+        assert self._store is not None
+        success = RunPaths(self.run).success
+        try:
+            said = int(codec.loads(self._store.get(success))["committed"])
+        except (ValueError, TypeError, KeyError):
+            return False  # not ours: what it stands for cannot be told
+        left = int.from_bytes(committed_items(self._store, manifest), "big").bit_count()
+        if left >= said:
+            return False
+        self._console.say(
+            f"Note: {said - left:,} of {said:,} completions of the finished run are gone from"
+            f" {self._store.url}/{self.run}/data; they are made again."
+        )
+        self._store.delete(success)
+        return True
 
     def compare(self, standing: RunManifest, new: RunManifest, found: Spool) -> None:
         """Refuse rows that differ from the run's."""

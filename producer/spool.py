@@ -137,6 +137,7 @@ def spool(
         raise InputError(
             "The data set holds no row that can be used.",
             why=f"{result.skipped:,} rows were passed over." if result.skipped else "It is empty.",
+            fix="gen-producer plan DATASET    shows what was found in it",
         )
     return result
 

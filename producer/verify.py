@@ -45,7 +45,8 @@ def run_verify(
             why=f"{len(proof.problems)} problems; the first: {proof.problems[0]}"
             if proof.problems
             else "It is not complete.",
-            fix=f"gen-producer status {name}",
+            fix=f"gen-producer status {name}    (if it is done there, or not in Redis: what is"
+            f" missing is made again after gen-producer load --run {name})",
         )
     if proof.dead and not allow_failures:
         raise DeadLettersError(

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from common.errors import EngineError
 from consumer.engine.failures import KnownFailure, last_words, recognise
 from consumer.engine.gpu import gpu_facts, memory_freed
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumer.engine.api import Engine, EngineLoad, EngineSpec
+
+log = structlog.get_logger(__name__)
 
 _READY_POLL_SECONDS = 0.25
 _MEMORY_SECONDS = 30.0
@@ -79,6 +83,7 @@ class Life:
         self._condemned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._spawn: asyncio.Task[EngineProcess] | None = None
         self._baseline_bytes: int | None = None
+        self._said_waiting = False
 
     async def begin(self) -> None:
         """Start the engine, or attach to it, and wait until it takes requests.
@@ -92,6 +97,7 @@ class Life:
         try:
             async with asyncio.timeout(self._budget.start_seconds):
                 while not await self._ready(exit_):
+                    self._say_waiting()
                     await asyncio.wait({exit_}, timeout=_READY_POLL_SECONDS)
         except TimeoutError:
             raise self._down(
@@ -99,6 +105,12 @@ class Life:
             ) from None
         finally:
             exit_.cancel()
+
+    def _say_waiting(self) -> None:
+        """Say once that somebody else's server is waited for; what is launched has a log."""
+        if self._spec.url is not None and not self._said_waiting:
+            log.warning("waiting for a server", service="engine", url=self._spec.url)
+        self._said_waiting = True
 
     async def watch(self) -> EngineDownError:
         """Serve until the engine is down, stuck or condemned; return why."""

@@ -118,6 +118,7 @@ class Catalogue:
             QueueError: Redis did not answer; what was known stays.
         """
         await self.look()
+        self._say_missing()
         self._say_mismatches(facts)
         self.unequal.clear()
         active = [await self._activate(info, facts) for info in self.served(facts)]
@@ -181,12 +182,12 @@ class Catalogue:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
-            self._leave_alone(info, error.what, error.why, error.fix)
+            self._leave_alone(info.run, error.what, error.why, error.fix)
             return None
         if manifest.settings.reproducible and not facts.deterministic:
             self.unequal.add(info.run)
             self._leave_alone(
-                info,
+                info.run,
                 "the run asks for equal tokens",
                 "This engine's tokens depend on what runs beside them.",
                 "gen-consumer --reproducible ...    (about half as fast)",
@@ -198,17 +199,22 @@ class Catalogue:
         self.refused.discard(info.run)
         return ActiveRun(info, manifest, self.queue_of(info))
 
+    def _say_missing(self) -> None:
+        """Say once of each run that was asked for that there is none such: a mistyped name?"""
+        for run in self._only - {info.run for info in self.infos}:
+            self._leave_alone(run, "Redis has no such run", fix="gen-producer status")
+
     def _say_mismatches(self, facts: EngineFacts) -> None:
         same = model_name(facts.model)
         for info in self.infos:
             near = info.run in self._only or (not self._only and model_name(info.model) == same)
             if near and info.state in LEASABLE and (why := mismatch(info, facts)):
-                self._leave_alone(info, "the run is for another model", why)
+                self._leave_alone(info.run, "the run is for another model", why)
 
-    def _leave_alone(self, info: RunInfo, what: str, why: str, fix: str = "") -> None:
-        if (info.run, what) not in self._said:
-            self._said.add((info.run, what))
-            log.warning("run left alone", run=info.run, what=what, why=why, fix=fix)
+    def _leave_alone(self, run: RunName, what: str, why: str = "", fix: str = "") -> None:
+        if (run, what) not in self._said:
+            self._said.add((run, what))
+            log.warning("run left alone", run=run, what=what, why=why, fix=fix)
 
     async def _manifest(self, info: RunInfo) -> RunManifest:
         key = (info.run, info.fingerprint)

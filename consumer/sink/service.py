@@ -35,6 +35,7 @@ class SinkService:
         self._sinks: dict[RunName, RunSink] = {}
         self._tasks: dict[RunName, asyncio.Task[None]] = {}
         self._found: list[RunInfo] = []
+        self._said_missing = False
         self._finding = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
 
     @property
@@ -72,6 +73,8 @@ class SinkService:
         """Look which runs there are; one of a new epoch is served by a new sink."""
         infos = await self._finding.outlast(self._tools.runs.list)
         self._found = [info for info in infos if self._only in (None, info.run)]
+        if self._only is not None and not self._found:
+            self._say_missing()
         for run, task in list(self._tasks.items()):
             if task.done():
                 task.result()  # a bug of ours ends the process
@@ -81,6 +84,18 @@ class SinkService:
                 sink = RunSink(self._tools, info)
                 self._sinks[info.run] = sink
                 self._tasks[info.run] = asyncio.create_task(sink.serve(), name=info.run)
+
+    def _say_missing(self) -> None:
+        """Say once that the run that was asked for is waited for: it may be a mistyped name."""
+        if not self._said_missing:
+            log.warning(
+                "sink.no_such_run",
+                run=self._only,
+                what=f"Redis has no run {self._only}; waiting for it.",
+                fix=f"gen-producer status    lists the runs; gen-producer load --run {self._only}"
+                " puts back one that object storage has.",
+            )
+        self._said_missing = True
 
     def _all_over(self) -> bool:
         if not self._found:

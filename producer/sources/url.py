@@ -135,7 +135,11 @@ def _open_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             after = _identity(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be read.", why=error.strerror or str(error)) from error
+        raise InputError(
+            f"{path} cannot be read.",
+            why=error.strerror or str(error),
+            fix=f"ls -l {path.parent}",
+        ) from error
     if before != after:
         raise InputError(
             f"{path} was changed while it was read.",

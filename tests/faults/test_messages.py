@@ -1,0 +1,193 @@
+"""The catalogue of messages: each kind is provoked for real, and read word for word.
+
+Every message is three lines, what, why and the way out; here commands run as people type them,
+on real servers, and the way out of some is then gone. What names the machine is left out: DIR is
+the test's folder, HOST an address with its port, ID a random name, DATE a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+import structlog
+
+from common.errors import Exit
+from common.ids import RunName
+from common.objectstore import RunPaths
+from consumer.sink.service import SinkService
+from tests.faults.messages import CASES, Case
+from tests.support.consumers import world_of
+from tests.support.fake_engine import running_fake
+from tests.support.servers import eventually
+from tests.support.sinks import load_job, local_lab
+
+MAINS = {
+    "gen-producer": "producer.cli",
+    "gen-sink": "consumer.sink.cli",
+    "gen-consumer": "consumer.cli",
+}
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Data sets, good and bad."""
+    texts = {
+        "rows": '{"prompt":"a"}\n{"prompt":"b"}\n',
+        "other": '{"prompt":"a"}\n{"prompt":"c"}\n',
+        "bad": '{"prompt":"a"}\n{"prompt":\n',
+        "empty": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def type_in(service_env, folder, monkeypatch, capsys):
+    """Run a command line in this process; return its exit code and what it said on stderr."""
+
+    def run(line: str, **env: str) -> tuple[int, str]:
+        words = shlex.split(line)
+        with monkeypatch.context() as patch:
+            for name, value in {**service_env, "GENQ_WAIT_SECONDS": "0", **env}.items():
+                patch.setenv(name, value)
+            patch.chdir(folder)
+            patch.setattr(sys, "argv", words)
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                importlib.import_module(MAINS[words[0]]).main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+def message(said: str) -> str:
+    """Return the message at the end of stderr, without what belongs to this machine."""
+    text = said[said.index("Error: ") :]
+    for pattern, word in (
+        (r"127\.0\.0\.1:\d+", "HOST"),
+        (r"\.genq-probe/[0-9a-f]{16}", ".genq-probe/ID"),
+        (r"genq-tests/t[0-9a-f]{12}", "genq-tests/ID"),
+        (r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "DATE"),
+        (r" connecting to HOST\. .*", " ..."),  # differs by the system
+        (r" +\(the names: .*\)", ""),  # of all settings
+    ):
+        text = re.sub(pattern, word, text)
+    return text.rstrip("\n")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_message_says_what_why_and_the_way_out(case: Case, type_in, redis_url, s3_server):
+    for line in case.before:
+        assert type_in(line)[0] == 0
+    env = {name: value.format(s3=s3_server.endpoint) for name, value in case.env.items()}
+    with redis.Redis.from_url(redis_url) as client:
+        if case.policy:
+            client.config_set("maxmemory-policy", case.policy)
+        try:
+            code, said = type_in(case.line, **env)
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+    assert (code, message(said)) == (case.code, case.text)
+    assert "Traceback" not in said
+    if case.then:
+        assert case.then in case.text
+        assert type_in(case.then)[0] == 0
+
+
+def test_a_run_that_ends_with_dead_letters_says_how_to_see_them(type_in, settings):
+    async def bury_one():
+        job = await load_job(settings, "one", rows=2)
+        await job.bury(await job.lease(1))
+        await job.answer_all()
+        await job.redis.aclose()
+
+    asyncio.run(bury_one())
+    code, said = type_in("gen-sink --run one --burst")
+    assert code == Exit.DEAD_LETTERS
+    assert message(said).splitlines() == [
+        "Error: Finished, with dead-lettered items (one: 1).",
+        "  failed.jsonl beside the data names each with its reason.",
+        "  gen-producer failed one",
+    ]
+    assert type_in("gen-producer failed one")[0] == 0
+    assert type_in("gen-producer verify one")[0] == Exit.DEAD_LETTERS
+    assert type_in("gen-producer verify one --allow-failures")[0] == 0
+
+
+def test_a_part_that_is_gone_is_named_and_its_items_are_made_again(type_in, settings, store):
+    async def answer_all():
+        job = await load_job(settings, "one", rows=2)  # what is there is left as it is
+        await job.answer_all()
+        await job.redis.aclose()
+
+    asyncio.run(answer_all())
+    assert type_in("gen-sink --run one --burst")[0] == 0
+    (part,) = store.list(RunPaths(RunName("one")).data_prefix)
+    store.delete(part.key)
+    code, said = type_in("gen-producer verify one")
+    assert code == Exit.VERIFY
+    assert [line.strip() for line in message(said).splitlines()] == [
+        "Error: Run one is not proven.",
+        (
+            "2 problems; the first: one/data/: 2 of 2 items are neither committed nor in"
+            " failed.jsonl (the first: 0, 1)"
+        ),
+        (
+            "gen-producer status one    (if it is done there, or not in Redis: what is missing is"
+            " made again after gen-producer load --run one)"
+        ),
+    ]
+    code, said = type_in("gen-producer load --run one")
+    assert (code, "2 of 2 completions of the finished run are gone" in said) == (0, True)
+    asyncio.run(answer_all())
+    assert type_in("gen-sink --run one --burst")[0] == 0
+    assert type_in("gen-producer verify one")[0] == 0
+
+
+async def test_a_sink_for_a_run_that_is_not_there_says_what_it_waits_for(settings):
+    job = await load_job(settings, "one", rows=2)
+    async with local_lab(settings, job) as lab:
+        with structlog.testing.capture_logs() as logs:
+            sink = SinkService(lab.tools(), only=RunName("nosuch"), burst=True)
+            lab.start(sink.serve())
+            said = await eventually(lambda: [one for one in logs if "what" in one])
+            lab.stop.set()
+    assert [one["what"] for one in said] == ["Redis has no run nosuch; waiting for it."]
+    assert "gen-producer status" in said[0]["fix"]
+
+
+async def test_a_consumer_for_a_run_that_is_not_there_says_so(
+    settings, store, service_env, tmp_path
+):
+    async with (
+        world_of(settings, store, service_env, tmp_path) as world,
+        running_fake(world.folder, api_key="") as engine,
+    ):
+        with structlog.testing.capture_logs() as logs:
+            assert await world.burst(url=engine.url, runs=(RunName("nosuch"),)) == Exit.DONE
+    said = [one for one in logs if one["event"] == "run left alone"]
+    assert [(one["run"], one["what"]) for one in said] == [("nosuch", "Redis has no such run")]
+
+
+def test_every_exit_code_is_documented_and_provoked():
+    elsewhere = {
+        Exit.DONE,
+        Exit.BUG,  # unit/test_cliutil.py
+        Exit.DEAD_LETTERS,  # above
+        Exit.VERIFY,  # above
+        Exit.INTERRUPTED,  # integration/test_consumer_process.py
+        Exit.TERMINATED,  # the same
+    }
+    assert {case.code for case in CASES} | elsewhere == set(Exit)
+    table = README.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    documented = {int(number) for number in re.findall(r"\b\d+\b", table.replace("`", " "))}
+    assert documented >= {int(code) for code in Exit}
