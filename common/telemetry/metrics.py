@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import sys
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -81,7 +82,9 @@ def serve_metrics(
             port=settings.metrics_port,
             fix="unset GENQ_METRICS_HOST, or let a firewall admit Prometheus alone",
         )
-    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    # It looks so often whether it is to end, which nobody should wait long for.
+    serve = partial(server.serve_forever, poll_interval=0.1)
+    thread = Thread(target=serve, name="metrics", daemon=True)
     thread.start()
     try:
         yield

@@ -9,6 +9,8 @@ import tomllib
 import pytest
 import redis
 import yaml
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.support.secured import USERS, make_secrets, secured_redis
 from tests.support.tools import (
@@ -134,7 +136,7 @@ def test_the_secrets_that_were_made_open_the_server_that_compose_starts(composed
                 assert client.time()
         with (
             pytest.raises(redis.exceptions.AuthenticationError),
-            redis.Redis(port=server.port, protocol=2) as client,
+            redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0)) as client,
         ):
             client.ping()
 
