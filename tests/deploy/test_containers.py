@@ -50,6 +50,23 @@ def test_images_are_pinned_and_run_as_nobody_in_particular(path):
     assert all((ROOT / name).is_file() for name in copied)
 
 
+@pytest.mark.parametrize("lock", ["services", "deploy"])
+def test_images_hold_the_packages_that_were_tested(lock):
+    pins = {
+        name: dict(
+            re.findall(
+                r"^([\w.-]+)(?:\[\S+\])?==(\S+)",
+                (ROOT / "requirements" / f"{name}.txt").read_text(),
+                re.MULTILINE,
+            )
+        )
+        for name in (lock, "test")
+    }
+    both = pins[lock].keys() & pins["test"].keys()
+    assert len(both) > 3
+    assert {name: pins[lock][name] for name in both} == {name: pins["test"][name] for name in both}
+
+
 def test_the_builder_is_sent_what_the_images_need_and_no_more():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines, "all is left out, and then some let in"

@@ -131,6 +131,20 @@ async def test_the_exporter_shows_the_fleet_by_places_that_outlive_a_restart(ben
     assert page("genq_run_status", run=RUN, status="generating") == 1
 
 
+async def test_a_look_costs_the_same_however_large_the_run_is(bench, seen):
+    async def calls():
+        before = bench.sync.info("stats")["total_commands_processed"]
+        await seen()
+        return bench.sync.info("stats")["total_commands_processed"] - before
+
+    await bench.load(10)
+    await seen()  # it sends the script
+    small = await calls()
+    bench.sync.flushall()
+    await bench.load(5000)
+    assert await calls() == small < 60, "with those inside the script"
+
+
 @pytest.mark.parametrize("move", ["pause", "hold", "cancel"])
 async def test_the_exporter_words_states_as_status_does(bench, seen, move):
     await bench.load(2)
