@@ -17,6 +17,7 @@ from common.keys import RQ_SUSPENDED, RUNS, RunKeys
 from common.queue import workers
 from common.queue.canary import canary_facts
 from common.queue.failures import FailureInfo, read_reasons
+from common.queue.item_state import read_item
 from common.queue.run_facts import run_counts, run_info, texts, texts_of
 from common.queue.same_run import refuse_other, settings_digest
 from common.queue.scan import open_bitmap
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from common.audit import RunCounts
+    from common.queue.item_state import ItemState
     from common.queue.prompts import QueueLimits
     from common.records import RunInfo, RunManifest, Verdict
 
@@ -216,15 +218,28 @@ class Runs:
         Raises:
             RunClosedError: `reopen` it first, once its ``_SUCCESS`` is gone.
         """
-        chosen = [item async for item, name in self._dead(run) if verdict in (None, name)]
-        if items:
+        chosen = list(items)
+        if verdict or not items:
             wanted = set(items)
-            chosen = [item for item in chosen if item in wanted]
+            dead = [item async for item, name in self._dead(run) if verdict in (None, name)]
+            chosen = [item for item in dead if not items or item in wanted]
         given = 0
         for start in range(0, len(chosen), REQUEUE_ITEMS):
             some = chosen[start : start + REQUEUE_ITEMS]
             given += int(await self._scripts(run).call("requeue", *some))
         return given
+
+    async def set_priority(self, run: RunName, priority: int) -> int:
+        """Set which of several runs is served first, the higher; return what it was before.
+
+        Consumers obey within seconds. What is leased goes on. Only Redis knows it: after a loss of
+        Redis the run is loaded with the priority that `load` names.
+        """
+        return int(await self._scripts(run).call("priority", priority))
+
+    async def trace(self, run: RunName, item: Item) -> ItemState:
+        """Return all that is known of one item. Changes nothing."""
+        return await read_item(self._redis, run, item)
 
     async def open_items(self, run: RunName) -> bytes:
         """Return a bitmap of the items that are anywhere: open, dead or answered.

@@ -162,6 +162,16 @@ async def state(bench):
     return lambda: bench.runs.pause(RUN)
 
 
+async def priority(bench):
+    await bench.load()
+    return lambda: bench.runs.set_priority(RUN, 7)
+
+
+async def trace(bench):
+    await bench.load()
+    return lambda: bench.runs.trace(RUN, Item(3))
+
+
 async def sample(bench):
     await bench.load()
     return lambda: bench.runs.sample(RUN)
@@ -172,7 +182,7 @@ CASES = {
     for case in (
         *(create, enqueue, enqueue_missing, restore, lease, extend, complete, release, fail),
         *(reap, sweep, adopt, commit, reject, requeue, close, cancel, state, sample),
-        *(uncommit, progress),
+        *(uncommit, progress, priority, trace),
     )
 }
 ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
