@@ -1,7 +1,7 @@
 """``python -m common.telemetry.probe [PORT]``: a health check without a shell or curl.
 
 Exits 0 if the service's /healthz answers 200, else 1 with the reason on stderr. The port is that of
-``GENQ_METRICS_PORT`` unless it is given.
+``GENQ_METRICS_PORT`` unless it is given, the address that of ``GENQ_METRICS_HOST``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import sys
 HEALTH = "/healthz"
 SECONDS = 3.0
 PORT_VARIABLE = "GENQ_METRICS_PORT"
+HOST_VARIABLE = "GENQ_METRICS_HOST"
+LOOPBACK = "127.0.0.1"
+ALL_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 
 
 def main() -> int:
@@ -21,7 +24,9 @@ def main() -> int:
     if not port.isdigit():
         print(f"no port: give one, or set {PORT_VARIABLE}", file=sys.stderr)  # noqa: T201 - a program
         return 2
-    asking = http.client.HTTPConnection("127.0.0.1", int(port), timeout=SECONDS)
+    host = os.environ.get(HOST_VARIABLE, "")
+    host = LOOPBACK if host in ALL_ADDRESSES else host
+    asking = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
     try:
         asking.request("GET", HEALTH)
         answer = asking.getresponse()

@@ -251,6 +251,15 @@ def test_the_probe_tells_health_by_its_exit_code(monkeypatch, capsys):
     assert "does not turn" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0"])
+def test_the_probe_asks_where_the_service_listens(monkeypatch, host):
+    (port,) = free_ports(1)
+    monkeypatch.setenv("GENQ_METRICS_HOST", host)
+    monkeypatch.setattr(sys, "argv", ["probe", str(port)])
+    with serve_metrics(settings_on(port), toys):
+        assert probe.main() == 0
+
+
 # --- cards
 
 
