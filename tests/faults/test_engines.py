@@ -69,7 +69,7 @@ def faults(**switches) -> tuple[str, str]:
     "switch",
     [
         pytest.param("hang", marks=row("B2")),
-        pytest.param("detokenizer_dead", marks=row("B9")),
+        pytest.param("detokenizer_dead", marks=[row("B9"), pytest.mark.faults]),
         pytest.param("forget_requests", marks=[row("B9"), pytest.mark.faults]),
     ],
 )
@@ -263,6 +263,7 @@ async def test_requests_that_were_given_up_are_aborted_and_never_exceed_the_wind
 
 @row("B1")
 @row("F4")
+@pytest.mark.faults
 @pytest.mark.timeout(180)
 async def test_two_rows_that_kill_the_engine_end_dead_and_nothing_else_does(
     world, launched

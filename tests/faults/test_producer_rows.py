@@ -20,6 +20,7 @@ from common.prove import read_manifest
 from common.records import Row
 from consumer.leases import fetcher
 from tests.support.consumers import world_of
+from tests.support.failpoints import one_now
 from tests.support.fake_engine import running_fake, set_faults
 from tests.support.producers import COMMAND, Producer
 from tests.support.servers import eventually
@@ -58,7 +59,7 @@ def counts(producer) -> dict[str, int]:
 
 
 @row("F1")
-@pytest.mark.parametrize("name", ["load.after_create", "load.after_chunk"])
+@pytest.mark.parametrize("name", one_now(["load.after_create", "load.after_chunk"]))
 def test_a_load_that_was_killed_and_paused_is_loaded_whole_and_stays_paused(
     producer, tmp_path, name
 ) -> None:

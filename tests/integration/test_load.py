@@ -18,7 +18,7 @@ from common.records import Row
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
-from tests.support.failpoints import points_of
+from tests.support.failpoints import one_now, points_of
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
 from tests.support.producers import Producer
 from tests.support.servers import eventually_sync
@@ -78,7 +78,9 @@ def test_killed_anywhere_the_same_command_goes_on(name, producer, load, rows, re
 
 
 @pytest.mark.row("F1")
-@pytest.mark.parametrize("name", ["load.after_spool", "load.after_shard", "load.after_shards"])
+@pytest.mark.parametrize(
+    "name", one_now(["load.after_shard", "load.after_spool", "load.after_shards"])
+)
 def test_killed_before_run_json_an_edited_file_is_loaded_unmixed(  # noqa: PLR0917 - fixtures
     name, producer, load, rows, redis_url, store
 ):
@@ -96,7 +98,9 @@ def test_killed_before_run_json_an_edited_file_is_loaded_unmixed(  # noqa: PLR09
 
 
 @pytest.mark.row("F1")
-@pytest.mark.parametrize("name", ["load.after_run_json", "load.after_create", "load.after_chunk"])
+@pytest.mark.parametrize(
+    "name", one_now(["load.after_create", "load.after_run_json", "load.after_chunk"])
+)
 def test_killed_after_run_json_an_edited_file_is_refused(name, producer, load, rows, redis_url):
     producer.killed_at(name, *LOAD, rows)
     write(rows, 2500, change=1234)
@@ -249,7 +253,7 @@ def test_after_a_total_loss_only_what_is_not_committed_is_queued(
 
 @pytest.mark.row("F1")
 @pytest.mark.parametrize(
-    "name", points_of("test_killed_while_it_is_put_back_the_same_command_goes_on")
+    "name", one_now(points_of("test_killed_while_it_is_put_back_the_same_command_goes_on"))
 )
 def test_killed_while_it_is_put_back_the_same_command_goes_on(  # noqa: PLR0917 - fixtures
     name, producer, load, rows, redis_url, store

@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from common.failpoint import declared
 
@@ -52,3 +55,8 @@ CRASH_TESTS = {
 def points_of(test: str) -> list[str]:
     """The failpoints that the crash test of this name is parametrised with."""
     return CRASH_TESTS[test]
+
+
+def one_now(points: list[str]) -> list[Any]:
+    """Return them as parameters of which the first alone is for `make test`."""
+    return [points[0], *(pytest.param(point, marks=pytest.mark.faults) for point in points[1:])]

@@ -159,7 +159,9 @@ def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(ITEMS)))
     server.denials()
-    this.must("producer", "gen-producer", "load", str(rows), "--run", RUN, "--model", model)
+    load = ("load", str(rows), "--run", RUN, "--model", model)
+    load += ("--context", str(2 * CONTEXT))  # the row that is too long is for the engine to refuse
+    this.must("producer", "gen-producer", *load)
     with server.client("admin") as admin:
         _generate(this, admin, model)
         this.values += _all_values(admin)
@@ -171,7 +173,7 @@ def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
     this.must("monitor", "gen-producer", "failed", RUN)
     this.must("monitor", "gen-producer", "exporter", "--once")
     this.must("monitor", "gen-producer", "verify", RUN, "--allow-failures")
-    this.must("producer", "gen-producer", "load", str(rows), "--run", RUN, "--model", model)
+    this.must("producer", "gen-producer", *load)
     this.said |= {path.name: path.read_text() for path in folder.glob("*.log")}
     this.denied += server.denials()
     store = open_store(load_settings(**s3.settings(prefix="secured")))
