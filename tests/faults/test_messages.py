@@ -18,10 +18,12 @@ import pytest
 import redis
 import structlog
 
-from common.errors import Exit
+from common.errors import EngineError, Exit
 from common.ids import RunName
 from common.objectstore import RunPaths
+from consumer.engine.supervisor import StartBudget
 from consumer.sink.service import SinkService
+from deploy.embedded import free_ports
 from tests.faults.messages import CASES, Case
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
@@ -176,6 +178,20 @@ async def test_a_consumer_for_a_run_that_is_not_there_says_so(
             assert await world.burst(url=engine.url, runs=(RunName("nosuch"),)) == Exit.DONE
     said = [one for one in logs if one["event"] == "run left alone"]
     assert [(one["run"], one["what"]) for one in said] == [("nosuch", "Redis has no such run")]
+
+
+async def test_a_server_that_does_not_answer_is_named_and_waited_for(
+    settings, store, service_env, tmp_path
+):
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    brief = StartBudget(start_seconds=0.6, attempts=1)
+    async with world_of(settings, store, service_env, tmp_path) as world:
+        with structlog.testing.capture_logs() as logs, pytest.raises(EngineError) as refusal:
+            await world.burst(url=url, budget=brief)
+    said = [one for one in logs if one["event"] == "waiting for a server"]
+    assert [(one["service"], one["url"]) for one in said] == [("engine", url)]
+    assert refusal.value.what == "The engine failed: it was not ready within 0.6 s."
+    assert url in refusal.value.fix
 
 
 def test_every_exit_code_is_documented_and_provoked():

@@ -93,18 +93,24 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
     stem = f"genq-{secrets.token_hex(4)}"
     hosts = (Host(f"{stem}-a", "10.203.0.1"), Host(f"{stem}-b", "10.203.0.2"))
     try:
-        for host in hosts:
-            ip("netns", "add", host.name)
-        one, two = hosts
-        cable = ("link", "add", CABLE, "netns", one.name, "type", "veth")
-        ip(*cable, "peer", "name", CABLE, "netns", two.name)
-        for host in hosts:
-            host.set_up()
+        try:
+            _connect(*hosts)
+        except subprocess.CalledProcessError as refusal:
+            pytest.skip(f"no namespaces with a cable here: {refusal.stderr.decode().strip()}")
         yield hosts
     finally:
         for host in hosts:
             host.close()
             subprocess.run(["ip", "netns", "delete", host.name], check=False, capture_output=True)
+
+
+def _connect(one: Host, two: Host) -> None:
+    for host in (one, two):
+        ip("netns", "add", host.name)
+    cable = ("link", "add", CABLE, "netns", one.name, "type", "veth")
+    ip(*cable, "peer", "name", CABLE, "netns", two.name)
+    for host in (one, two):
+        host.set_up()
 
 
 def _missing() -> str:
@@ -113,10 +119,7 @@ def _missing() -> str:
         return "network namespaces need root"
     if found_or_installed("iproute2", _find_ip) is None:
         return "no ip here: apt-get install iproute2"
-    name = f"genq-{secrets.token_hex(4)}-try"
-    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
-    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-    return "this machine allows no network namespaces" if tried.returncode else ""
+    return ""
 
 
 def _find_ip() -> Path | None:
