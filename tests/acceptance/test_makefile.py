@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 TARGETS = [
     "setup", "demo", "test", "check", "test-slow",
-    "bench-queue", "bench-load", "bench-consumer", "docs",
+    "faults", "chaos", "bench-queue", "bench-load", "bench-recovery", "bench-consumer", "docs",
     "lock",
 ]  # fmt: skip
 

@@ -35,7 +35,7 @@ HEAD = """\
 # The fault matrix
 
 Written by `make faults`, which runs every test of a fault at every step, on real servers and
-processes; {cores} cores ({machine}), shared with other work, two tests at a time.
+processes, at once or in pieces (how, is said in `tests/faults/results.py`); {cores} cores ({machine}), shared with other work, two tests at a time.
 Python {python}, {packages}.
 Between {first} and {last} (UTC), at {commits}.
 
