@@ -22,7 +22,7 @@ from rq.worker_registration import clean_worker_registry
 
 from common.audit import check_counts
 from common.errors import QueueError
-from common.queue.run_state import _run_counts
+from common.queue.run_facts import run_counts
 from common.queue.scripts import ANY_EPOCH, Scripts
 from tests.support.queues import async_client
 
@@ -62,7 +62,7 @@ class Sampler:
             while True:
                 async with self.still:
                     try:
-                        self._take(_run_counts(self.run, await scripts.call("sample")))
+                        self._take(run_counts(self.run, await scripts.call("sample")))
                     except QueueError:
                         self.away += 1
                 await asyncio.sleep(SAMPLE_SECONDS)

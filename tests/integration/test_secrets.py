@@ -61,7 +61,7 @@ CASES = {
 IN_FULL = ("the engine is not there", "the same, the sink ", "the engine's URL holds a key")
 TOML = {
     "cut": f'redis_url = "redis://:{SECRET}@127.0.0.1\n',
-    "of another type": f's3_secret_key = ["{SECRET}"]\n',
+    "of another type": f's3_session_token = ["{SECRET}"]\n',
     "no setting": f'hub_token = "{SECRET}"\n',
 }
 
