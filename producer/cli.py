@@ -5,17 +5,20 @@ Nothing heavy is imported before a command is known, so that ``--help`` is there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from common.cliutil import run_cli, version_option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import Settings
-    from producer.console import Console
+from producer import cli_steer
+from producer.cli_options import (
+    console_of,
+    examples,
+    json_option,
+    quiet_option,
+    run_argument,
+    settings_of,
+)
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SHAPES = ("batch", "messages", "conversations", "turns", "prompt", "text")
@@ -28,19 +31,11 @@ _on_error = click.option(
     "--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True
 )
 _split = click.option("--split", metavar="NAME", help="Of a folder or of a set of the hub.")
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-_quiet = click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")
-_run = click.argument("run", metavar="RUN")
-
-
-def _examples(*lines: str) -> str:
-    """Return an epilog that click does not rewrap."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 @click.group(
     context_settings=_CONTEXT,
-    epilog=_examples(
+    epilog=examples(
         "gen-producer load prompts.jsonl --model Qwen/Qwen3.6-27B --max-tokens 4096",
         "gen-producer status --watch",
     ),
@@ -54,7 +49,7 @@ def cli() -> None:
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer load prompts.jsonl --model Qwen/Qwen3.6-27B --max-tokens 4096",
         "zcat a.jsonl.gz | gen-producer load - --run a --samples 4 --temperature 0.8",
     )
@@ -85,8 +80,8 @@ def cli() -> None:
 @_split
 @_on_error
 @click.option("--dry-run", is_flag=True, help="Read and compare; store and queue nothing.")
-@_json
-@_quiet
+@json_option
+@quiet_option
 def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: Any) -> int:
     """Load data sets as one run; given again, go on or say that all is there.
 
@@ -96,11 +91,11 @@ def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
     """
     from producer.load_command import run_load  # noqa: PLC0415 - see the module
 
-    return run_load(datasets, options, _settings(), _console(as_json=as_json, quiet=quiet))
+    return run_load(datasets, options, settings_of(), console_of(as_json=as_json, quiet=quiet))
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer plan prompts.jsonl --model /models/Qwen3.6-27B --context 32768",
         "gen-producer plan a.parquet --like RUN --tokens-per-second 3500 --gpus 7",
     )
@@ -121,7 +116,7 @@ def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
 @_split
 @_on_error
-@_json
+@json_option
 def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
     """Say what a load would find and cost: shapes, lengths, rejects, GPU-hours. Changes nothing.
 
@@ -129,11 +124,11 @@ def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
     """
     from producer.plan_command import run_plan  # noqa: PLC0415 - see the module
 
-    return run_plan(datasets, options, _settings(), _console(as_json=as_json))
+    return run_plan(datasets, options, settings_of(), console_of(as_json=as_json))
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer status prompts --watch 5",
         "gen-producer status prompts --json | jq .counts",
     )
@@ -148,24 +143,24 @@ def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
     metavar="[S]",
     help="Again every S seconds (2), until the run is done.",
 )
-@_json
+@json_option
 def status(run: str | None, *, watch: float | None, as_json: bool) -> int:
     """Show how a run stands: counts, rate, end, workers, failures. Changes nothing."""
     from producer.status import run_status  # noqa: PLC0415 - see the module
 
-    return run_status(run, watch, _settings(), _console(as_json=as_json))
+    return run_status(run, watch, settings_of(), console_of(as_json=as_json))
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer verify prompts",
         "gen-producer verify prompts --allow-failures --json",
     )
 )
-@_run
+@run_argument
 @click.option("--quick", is_flag=True, help="Trust the parts' indexes; do not read every part.")
 @click.option("--allow-failures", is_flag=True, help="Exit 0 although items are dead-lettered.")
-@_json
+@json_option
 def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int:
     """Prove from object storage alone that a run is complete and every item is there once.
 
@@ -173,17 +168,17 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
     """
     from producer.verify import run_verify  # noqa: PLC0415 - see the module
 
-    console = _console(as_json=as_json)
-    return run_verify(run, _settings(), console, deep=not quick, allow_failures=allow_failures)
+    console = console_of(as_json=as_json)
+    return run_verify(run, settings_of(), console, deep=not quick, allow_failures=allow_failures)
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer export prompts --to specforge train.jsonl",
         "gen-producer export prompts --to messages --include truncated - | head -1",
     )
 )
-@_run
+@run_argument
 @click.argument("out", metavar="OUT")
 @click.option("--to", required=True, type=click.Choice(_EXPORTS), help="The format.")
 @click.option("--only", multiple=True, type=click.Choice(_KEPT), help="Verdicts; default: ok.")
@@ -192,8 +187,8 @@ def verify(run: str, *, quick: bool, allow_failures: bool, as_json: bool) -> int
 @click.option("--reasoning/--no-reasoning", default=None, help="Default: not in messages.")
 @click.option("--compress", type=click.Choice(["none", "gz", "zst"]), help="For folders and -.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
-@_json
-@_quiet
+@json_option
+@quiet_option
 def export(run: str, out: str, *, as_json: bool, quiet: bool, **options: Any) -> int:
     """Write a run's completions as files for trainers and other tools.
 
@@ -202,20 +197,20 @@ def export(run: str, out: str, *, as_json: bool, quiet: bool, **options: Any) ->
     """
     from producer.export.command import run_export  # noqa: PLC0415 - see the module
 
-    return run_export(run, out, _settings(), _console(as_json=as_json, quiet=quiet), options)
+    return run_export(run, out, settings_of(), console_of(as_json=as_json, quiet=quiet), options)
 
 
 @cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer report prompts --price 2.50",
         "gen-producer report prompts --json | jq '.longest, .limit'",
     )
 )
-@_run
+@run_argument
 @click.option("--out", metavar="FILE.html", help="Default: RUN-report.html; - for stdout.")
 @click.option("--price", type=click.FloatRange(0), metavar="P", help="Of a GPU for an hour.")
 @click.option("--examples", is_flag=True, help="Show prompts and answers of what went wrong.")
-@_json
+@json_option
 def report(run: str, *, out: str | None, price: float | None, examples: bool, as_json: bool) -> int:
     """Write a run's page: lengths against the limit, verdicts, speed, failures, waste, cost.
 
@@ -223,93 +218,12 @@ def report(run: str, *, out: str | None, price: float | None, examples: bool, as
     """
     from producer.report.command import run_report  # noqa: PLC0415 - see the module
 
-    console = _console(as_json=as_json)
-    return run_report(run, _settings(), console, out=out, price=price, examples=examples)
+    console = console_of(as_json=as_json)
+    return run_report(run, settings_of(), console, out=out, price=price, examples=examples)
 
 
 @cli.command(
-    epilog=_examples(
-        "gen-producer failed prompts --limit 5",
-        "gen-producer failed prompts --json | jq .failures",
-    )
-)
-@_run
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N")
-@_json
-def failed(run: str, *, limit: int, as_json: bool) -> int:
-    """Show the dead letters of a run, with class and text."""
-    from producer.dead_letters import run_failed  # noqa: PLC0415 - see the module
-
-    return run_failed(run, _settings(), _console(as_json=as_json), limit=limit)
-
-
-@cli.command(
-    epilog=_examples(
-        "gen-producer requeue prompts --reason too_long",
-        "gen-producer requeue prompts --reason truncated --max-tokens 16384",
-    )
-)
-@_run
-@click.option("--reason", metavar="CLASS", help="Only those of this class, as `failed` shows it.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Redo with this limit.")
-@click.option("--temperature", type=click.FloatRange(0), help="Redo with this temperature.")
-@click.option("--thinking/--no-thinking", default=None, help="Redo with or without.")
-@click.option("--as", "child", metavar="NAME", help="Name of the child run; default: RUN-CLASS.")
-@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
-@_json
-def requeue(run: str, *, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Queue dead letters again; or, with other settings, redo committed items of a class.
-
-    With --max-tokens, --temperature, --thinking or --as, the committed items of --reason CLASS
-    are done again as a child run. What RUN holds stays; export, report and training take a
-    child's completion where it is ok.
-    """
-    console = _console(as_json=as_json)
-    if all(value is None for name, value in options.items() if name != "reason"):
-        from producer.dead_letters import run_requeue  # noqa: PLC0415 - see the module
-
-        return run_requeue(run, _settings(), console, reason=options["reason"], dry_run=dry_run)
-    from producer.redo_command import run_redo  # noqa: PLC0415 - see the module
-
-    return run_redo(run, _settings(), console, options, dry_run=dry_run)
-
-
-@cli.command(epilog=_examples("gen-producer pause prompts", "gen-producer pause prompts --json"))
-@_run
-@_json
-def pause(run: str, *, as_json: bool) -> int:
-    """Hand out no more items of a run; what is being generated is finished."""
-    return _control("pause", run, as_json=as_json)
-
-
-@cli.command(
-    epilog=_examples("gen-producer resume prompts", "gen-producer resume prompts --accept")
-)
-@_run
-@click.option("--accept", is_flag=True, help="Go on although the first rows went wrong.")
-@_json
-def resume(run: str, *, accept: bool, as_json: bool) -> int:
-    """Hand out items of a paused run again.
-
-    A run that was held by itself goes on with --accept, and is not held for that reason again.
-    """
-    return _control("resume", run, as_json=as_json, accept=accept)
-
-
-@cli.command(
-    epilog=_examples("gen-producer cancel prompts --dry-run", "gen-producer cancel prompts --yes")
-)
-@_run
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
-@_json
-def cancel(run: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
-    """End a run; what is committed stays, what is queued is dropped."""
-    return _control("cancel", run, as_json=as_json, yes=yes, dry_run=dry_run)
-
-
-@cli.command(
-    epilog=_examples(
+    epilog=examples(
         "gen-producer exporter --port 9817 --interval 10",
         "gen-producer exporter --list --json | jq '.metrics[].name'",
     )
@@ -325,7 +239,7 @@ def cancel(run: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
 )
 @click.option("--once", is_flag=True, help="Print the page once, and end.")
 @click.option("--list", "listed", is_flag=True, help="Print what metrics there are, and end.")
-@_json
+@json_option
 def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_json: bool) -> int:
     """Serve queue depths, states of runs and the fleet's figures to Prometheus.
 
@@ -335,30 +249,15 @@ def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_
     from common.settings import load_settings  # noqa: PLC0415 - pydantic takes 0.2 s to import
     from producer.exporter import run_exporter, show_list  # noqa: PLC0415 - see the module
 
-    console = _console(as_json=as_json)
+    console = console_of(as_json=as_json)
     if listed:
         return show_list(console)
     settings = load_settings(metrics_port=port)
     return run_exporter(settings, console, interval_seconds=interval, once=once)
 
 
-def _control(verb: str, run: str, *, as_json: bool, **options: Any) -> int:
-    from producer import control  # noqa: PLC0415 - see the module
-
-    command: Callable[..., int] = getattr(control, f"run_{verb}")
-    return command(run, _settings(), _console(as_json=as_json), **options)
-
-
-def _settings() -> Settings:
-    from common.settings import load_settings  # noqa: PLC0415 - pydantic takes 0.2 s to import
-
-    return load_settings()
-
-
-def _console(*, as_json: bool, quiet: bool = False) -> Console:
-    from producer.console import Console  # noqa: PLC0415 - see the module
-
-    return Console(json=as_json, quiet=quiet)
+for steering in cli_steer.COMMANDS:
+    cli.add_command(steering)
 
 
 def main() -> NoReturn:

@@ -29,6 +29,11 @@ class Bits:
             if byte:
                 yield from (at * 8 + bit for bit in range(8) if byte & (0x80 >> bit))
 
+    def rank(self, item: int) -> int:
+        """Return how many numbers below ``item`` are in."""
+        whole = int.from_bytes(self._bytes[: item >> 3], "big").bit_count()
+        return whole + sum(k in self for k in range(item & ~7, item))
+
     def add(self, item: int) -> bool:
         """Put an item in; return whether it was not there. Raises IndexError if out of range."""
         if not 0 <= item < self.size:

@@ -117,7 +117,7 @@ def _state(
         queue_length=_whole(told.get("queue_length")),
         due=_number(told.get("due")),
         holder=holder.partition(" ")[2],
-        leased_until=_number(told["deadline"]) / 1000 if "deadline" in told else None,
+        leased_until=float(told["deadline"]) / 1000 if "deadline" in told else None,
         taken_from=told.get("expired", "").partition(" ")[2],
         worker=job.get("worker_name", ""),
         started=_time(job.get("started_at")),
@@ -155,7 +155,8 @@ async def _result(
     redis: redis.asyncio.Redis, run: RunName, state: ItemState
 ) -> WaitingResult | None:
     """Return an item's entry: looked for at the time of its end, and among the oldest."""
-    stream, client = RunKeys(run).stream, redis
+    stream = RunKeys(run).stream
+    client: Any = redis  # its types allow for answers in text; ours are bytes
     spans = [("-", "+")]
     if state.ended is not None:
         ended_ms = int(state.ended * 1000)

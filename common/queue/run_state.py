@@ -261,6 +261,23 @@ class Runs:
             found[item] = name
         return await self.reasons(run, found)
 
+    async def dead_examples(
+        self, run: RunName, *, each: int, verdict: Verdict | None = None
+    ) -> tuple[dict[str, int], dict[Item, str]]:
+        """Return how many items are dead, by class, the commonest first; and some of each class.
+
+        Of a class at most ``each``, in their order; with ``verdict`` of that
+        class only.
+        """
+        tally: dict[str, int] = {}
+        some: dict[str, list[Item]] = {}
+        async for item, name in self._dead(run):
+            tally[name] = tally.get(name, 0) + 1
+            if verdict in (None, name) and len(kept := some.setdefault(name, [])) < each:
+                kept.append(item)
+        ordered = dict(sorted(tally.items(), key=lambda pair: (-pair[1], pair[0])))
+        return ordered, {item: name for name in ordered for item in sorted(some.get(name, ()))}
+
     async def dead_items(self, run: RunName) -> dict[Item, str]:
         """Return all dead items with their classes; their reasons are much larger."""
         return {item: name async for item, name in self._dead(run)}
