@@ -35,8 +35,10 @@ HEAD = """\
 # The fault matrix
 
 Written by `make faults`, which runs every test of a fault at every step, on real servers and
-processes, at once or in pieces (how, is said in `tests/faults/results.py`); {cores} cores ({machine}), shared with other work, two tests at a time.
-Python {python}, {packages}.
+processes, at once or in pieces (`tests/faults/results.py` says how).
+
+Two tests at a time on {cores} cores ({machine}) shared with other work; Python {python},
+{packages}.
 Between {first} and {last} (UTC), at {commits}.
 
 **{tests} tests: {passed} passed, {failed} failed, {skipped} skipped; {minutes:.0f} minutes, were
