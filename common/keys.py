@@ -52,6 +52,7 @@ RQ_QUEUES = f"{_RQ}:queues"
 RQ_SUSPENDED = f"{_RQ}:suspended"
 RQ_WORKERS = f"{_RQ}:workers"
 RQ_WORKER_PREFIX = f"{_RQ}:worker:"
+RQ_PUBSUB_PREFIX = f"{_RQ}:pubsub:"  # channel: commands to one worker
 RQ_QUEUE_PREFIX = f"{_RQ}:queue:"
 RUNS = f"{_OURS}:runs"  # zset: run name -> creation time (unix s)
 STARTED = f"{_OURS}:started"  # hash: the Redis process that was last seen, and since when

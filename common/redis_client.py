@@ -32,9 +32,12 @@ from common.redis_trouble import trouble
 from common.settings import names_of, origin_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from common.settings import Settings
 
 MIN_VERSION = (7, 0)
+FAILURES = (RedisError, OSError)  # all that a call may raise
 CONNECT_SECONDS = 5.0
 # Longer than any script of ours may run, and than any BLOCK of ours.
 ANSWER_SECONDS = 10.0
@@ -131,31 +134,37 @@ async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[
         info = await client.info()
     except (RedisError, OSError) as error:
         raise explain(error, settings) from error
+    for problem in server_problems(info, url):
+        raise problem
+    return await _durability_warnings(client, info)
+
+
+def server_problems(info: dict[str, Any], url: str) -> Iterator[QueueError]:
+    """Yield what makes a server unfit, by its INFO; nothing where it can be used."""
     version = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2])
     if version < MIN_VERSION:
-        raise QueueError(
+        yield QueueError(
             f"Redis at {url} is too old.",
             why=f"It is {info.get('redis_version')}; the queue needs 7.0 (or Valkey).",
             fix="Start a newer server, for example Valkey 9 or Redis 7.4.",
         )
     if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1:
-        raise QueueError(
+        yield QueueError(
             f"Redis at {url} runs in cluster mode.",
             why="A run's keys must be on one server.",
             fix="Use a single server, with replicas and Sentinel if wanted.",
         )
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        raise QueueError(
+        yield QueueError(
             f"Redis at {url} would throw prompts away.",
             why=f"maxmemory-policy is {policy}: under memory pressure it deletes keys.",
             fix="redis-cli CONFIG SET maxmemory-policy noeviction",
         )
     if info.get("role") != "master":
-        raise QueueError(
+        yield QueueError(
             f"Redis at {url} is a replica.", why="It takes no writes.", fix="Name the primary."
         )
-    return await _durability_warnings(client, info)
 
 
 async def check_rights(client: redis.asyncio.Redis, settings: Settings) -> None:
@@ -190,13 +199,18 @@ async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]
         return [
             "appendonly is off: a crash of Redis loses what it holds (CONFIG SET appendonly yes)"
         ]
-    try:
-        fsync = (await client.config_get("appendfsync")).get("appendfsync", "always")
-    except (NoPermissionError, ResponseError):
-        return []  # an ACL may hide CONFIG; nothing is known, so nothing is said
-    if fsync != "always":
+    fsync = await append_fsync(client)
+    if fsync not in ("always", ""):
         return [f"appendfsync is {fsync}: a crash can lose a second of work (always is safest)"]
     return []
+
+
+async def append_fsync(client: redis.asyncio.Redis) -> str:
+    """Return when the server's log is brought to disk; "" where an ACL hides CONFIG."""
+    try:
+        return str((await client.config_get("appendfsync")).get("appendfsync", ""))
+    except (NoPermissionError, ResponseError):
+        return ""
 
 
 def _about_tls(url: str) -> str:

@@ -20,6 +20,10 @@ from common.errors import UsageError
 from common.secret_files import SUFFIX, read_secret
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic_core import ErrorDetails
+
     from common.queue.prompts import QueueLimits
 
 CONFIG_FILE_VARIABLE = "GENQ_CONFIG"
@@ -218,12 +222,18 @@ def load_settings(**flags: object) -> Settings:
         UsageError: a value cannot be used; names it, its place, and what is wrong with it. Or a
             variable or a name in the file looks like a setting and is none.
     """
-    _refuse_unknown_variables()
+    for unknown in unknown_variables():
+        raise unknown
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         settings = Settings(**{**_secrets_in_files(), **given})  # type: ignore[arg-type]  # pydantic validates them
     except ValidationError as error:
-        raise _usage_error(error, given) from error
+        raise _usage_error(error.errors()[0], given) from error
+    _refuse_late_renewal(settings)
+    return settings
+
+
+def _refuse_late_renewal(settings: Settings) -> None:
     if settings.renew_seconds > settings.lease_seconds / 3:
         raise UsageError(
             "Leases would be renewed too late.",
@@ -231,7 +241,30 @@ def load_settings(**flags: object) -> Settings:
             " (one lost renewal must not cost a lease).",
             fix="Set renew_seconds to a third of lease_seconds or less.",
         )
-    return settings
+
+
+def examine_settings(**flags: object) -> tuple[Settings | None, list[UsageError]]:
+    """Return the settings in force and all that is wrong with them; None: they cannot be used.
+
+    Raises nothing. Variables that nothing reads are wrong, and the settings hold without them.
+    """
+    problems = list(unknown_variables())
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = Settings(**{**_secrets_in_files(), **given})  # type: ignore[arg-type]  # pydantic validates them
+        _refuse_late_renewal(settings)
+    except ValidationError as error:
+        problems += [_usage_error(one, given) for one in error.errors()]
+    except UsageError as error:  # a file that cannot be read, or renewals that come too late
+        problems.append(error)
+    else:
+        return settings, problems
+    return None, problems
+
+
+def setting_names() -> tuple[str, ...]:
+    """Return the names of all settings."""
+    return tuple(Settings.model_fields)
 
 
 def names_of(field: str) -> tuple[str, ...]:
@@ -297,12 +330,13 @@ def _secrets_in_files() -> dict[str, str]:
     return {field: told[0] for field, told in found if told}
 
 
-def _refuse_unknown_variables() -> None:
+def unknown_variables() -> Iterator[UsageError]:
+    """Yield an error for each variable of the environment that looks like ours and is not."""
     settings = {name for field in Settings.model_fields for name in names_of(field)}
     known = settings | secret_file_variables() | OTHER_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("GENQ_") and not (name in known or name.startswith(TEST_VARIABLES)):
-            raise UsageError(
+            yield UsageError(
                 f"{name} is not a setting{_nearest(name, known)}",
                 why="It is set in the environment, and nothing reads it.",
                 fix=f"unset {name}    (the names: {_all_names()})",
@@ -318,8 +352,7 @@ def _all_names() -> str:
     return ", ".join(Settings.model_fields)
 
 
-def _usage_error(error: ValidationError, flags: dict[str, Any]) -> UsageError:
-    first = error.errors()[0]
+def _usage_error(first: ErrorDetails, flags: dict[str, Any]) -> UsageError:
     place = str(first["loc"][0]) if first["loc"] else "settings"
     field = next((name for name in Settings.model_fields if place in (name, *names_of(name))), None)
     if field is None:

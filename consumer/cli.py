@@ -216,6 +216,30 @@ def show_profile(name: str, *, as_json: bool) -> int:
     return run_show(name, state_dir=load_settings().state_dir, as_json=as_json)
 
 
+@command.command(
+    context_settings=_CONTEXT,
+    epilog=_examples(
+        "gen-consumer doctor --gpu 3 --model /models/Qwen3.6-27B",
+        "gen-consumer doctor --json | jq '.findings[] | select(.level == \"fail\")'",
+    ),
+)
+@click.option("--gpu", type=click.IntRange(min=0), metavar="N", help="The GPU; default: 0.")
+@click.option("--model", metavar="M", help="The model.  [GENQ_MODEL]")
+@click.option("--engine", type=click.Choice(["sglang", "llamacpp"]), help="[GENQ_ENGINE]")
+@_json
+def doctor(*, gpu: int | None, model: str | None, engine: str | None, as_json: bool) -> int:
+    """Check settings, Redis, storage, card, engine and model; say what to do. Changes nothing.
+
+    Exits with the code of what fails: 2 settings or host, 4 Redis, 5 storage, 6 card, engine or
+    model; else 0.
+    """
+    from common.doctor_command import run_doctor  # noqa: PLC0415 - --help starts fast
+    from consumer.doctor import consumer_patient  # noqa: PLC0415
+
+    flags = {"model": model, "engine": engine}
+    return int(run_doctor(consumer_patient(gpu), flags, as_json=as_json))
+
+
 def _list(*, as_json: bool) -> int:
     from common.settings import load_settings  # noqa: PLC0415 - --help starts fast
     from consumer.tuning.commands import run_list  # noqa: PLC0415

@@ -256,6 +256,21 @@ def exporter(*, port: int | None, interval: float, once: bool, listed: bool, as_
     return run_exporter(settings, console, interval_seconds=interval, once=once)
 
 
+@cli.command(
+    epilog=examples("gen-producer doctor", "gen-producer doctor --json | jq '.findings[].what'")
+)
+@click.option("--model", metavar="M", help="Try this model's tokenizer; default: GENQ_MODEL.")
+@json_option
+def doctor(*, model: str | None, as_json: bool) -> int:
+    """Check settings, Redis, object storage and model; say what to do. Changes nothing.
+
+    Exits with the code of what fails: 2 settings or host, 4 Redis, 5 storage, 6 model; else 0.
+    """
+    from producer.doctor import doctor as run  # noqa: PLC0415 - see the module
+
+    return run({"model": model}, as_json=as_json)
+
+
 for steering in cli_steer.COMMANDS:
     cli.add_command(steering)
 

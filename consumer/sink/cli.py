@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from common.cliutil import Bytes, run_cli, version_option
 
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EPILOG = """\b
 Examples:
   gen-sink                                 serve all runs, until stopped
   gen-sink --run prompts --burst           end when the run is finished
   gen-sink --format jsonl.zst --rows 2000
+  gen-sink doctor                          check Redis, storage and settings, change nothing
 
 It may be killed at any moment, and any number of sinks may run. GENQ_REDIS_URL and GENQ_STORE say
 where; SIGTERM commits what is in hand and ends, a second one ends at once."""
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """A group that serves where no command is named: ``gen-sink --burst``."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        return serve.make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.group(cls=_Group, context_settings=_CONTEXT)
+def cli() -> None:
+    """Write results from Redis to object storage."""
+
+
+@click.command(epilog=_EPILOG, context_settings=_CONTEXT)
 @click.option("--run", metavar="NAME", help="Serve this run only.")
 @click.option("--rows", type=click.IntRange(1), help="Seal a part at so many completions (500),")
 @click.option("--bytes", "size", type=Bytes(), help="or at so many bytes (64MiB),")
@@ -32,7 +59,7 @@ where; SIGTERM commits what is in hand and ends, a second one ends at once."""
 )
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Prometheus, on loopback.")
 @version_option()
-def cli(
+def serve(
     *,
     run: str | None,
     rows: int | None,
@@ -67,6 +94,25 @@ def cli(
     return asyncio.run(
         run_sink(settings, only=only, burst=burst, single_writer=single_writer, say=click.echo)
     )
+
+
+@cli.command(
+    context_settings=_CONTEXT,
+    epilog="""\b
+Examples:
+  gen-sink doctor
+  gen-sink doctor --json | jq .exit_code""",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def doctor(*, as_json: bool) -> int:
+    """Check settings, Redis and object storage; say what to do. Changes nothing that stays.
+
+    Exits with the code of what fails: 2 settings or host, 4 Redis, 5 storage; else 0.
+    """
+    from common.doctor_command import run_doctor  # noqa: PLC0415 - keeps --help fast
+    from consumer.sink.doctor import SINK  # noqa: PLC0415 - the same
+
+    return run_doctor(SINK, {}, as_json=as_json)
 
 
 def main() -> None:
