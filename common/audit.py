@@ -89,6 +89,7 @@ class RunCounts:
     since_lease: float | None = None  # since an item was last handed out; None: never
     since_result: float | None = None  # since a result was last taken
     since_commit: float | None = None  # since the sink last said that something is stored
+    gpu_seconds: float = 0.0  # in which workers held items of the run, all workers together
 
     @property
     def open(self) -> int:

@@ -105,4 +105,5 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         since_lease=since("last_lease"),
         since_result=since("last_result"),
         since_commit=since("last_commit"),
+        gpu_seconds=number("gpu_ms") / 1000,
     )

@@ -20,7 +20,7 @@ from common.queue.failures import FailureInfo, read_reasons
 from common.queue.item_state import read_item
 from common.queue.run_facts import run_counts, run_info, texts, texts_of
 from common.queue.same_run import refuse_other, settings_digest
-from common.queue.scan import open_bitmap
+from common.queue.scan import has_bit, open_bitmap, set_bits
 from common.queue.scripts import ANY_EPOCH, Scripts, explain, run_is_over
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Runs:
         if int(await scripts.call("restore", bits)) >= 0:
             return
         known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
-        new = [item for item in _set_bits(bits) if not _bit(known, item)]
+        new = [item for item in set_bits(bits) if not has_bit(known, item)]
         for start in range(0, len(new), _COMMIT_ITEMS):
             some = new[start : start + _COMMIT_ITEMS]
             ttl = self._limits.result_ttl_seconds
@@ -202,7 +202,7 @@ class Runs:
         """
         scripts = self._scripts(run, epoch)
         known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
-        lost = [item for item in _set_bits(known) if not _bit(stored, item)]
+        lost = [item for item in set_bits(known) if not has_bit(stored, item)]
         given = 0
         for start in range(0, len(lost), REQUEUE_ITEMS):
             given += int(await scripts.call("uncommit", *lost[start : start + REQUEUE_ITEMS]))
@@ -305,12 +305,31 @@ class Runs:
         found = {Item(int(fields[b"n"])): fields[b"p"] for _, fields in entries}
         return {item: found[item] for item in items if item in found}
 
-    async def failures_by_class(self, run: RunName) -> dict[str, int]:
-        """Return how many items are dead, by class; the commonest first."""
+    async def failures_by_class(self, run: RunName, *, limit: int | None = None) -> dict[str, int]:
+        """Return how many items are dead, by class; the commonest first.
+
+        With ``limit`` about so many are looked at, which lie in no order: what is cheap enough for
+        a look every few seconds.
+        """
         tally: dict[str, int] = {}
+        looked = 0
         async for _, name in self._dead(run):
             tally[name] = tally.get(name, 0) + 1
+            looked += 1
+            if looked == limit:
+                break
         return dict(sorted(tally.items(), key=lambda pair: -pair[1]))
+
+    async def ended_since(self, run: RunName, at: float, spans: Sequence[float]) -> list[int]:
+        """Return how many results were taken in the last so many seconds before ``at``, for each.
+
+        RQ's window of finished jobs tells it, and reaches back as long as RQ keeps those.
+        """
+        keep = self._limits.result_ttl_seconds
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for seconds in spans:  # an entry's score is when it ends, in whole seconds
+                pipe.zcount(RunKeys(run).finished, at + keep - seconds, "+inf")
+            return [int(n) for n in await self._ask(run, pipe.execute())]
 
     async def workers(self) -> WorkerInfos:
         """Return the workers that are registered with RQ, with their figures."""
@@ -366,18 +385,3 @@ class Runs:
             return await question
         except (RedisError, OSError) as error:
             raise explain(error, run, "reading") from error
-
-
-def _bit(bits: bytes, item: int) -> bool:
-    byte = bits[item // 8] if item // 8 < len(bits) else 0
-    return bool(byte & (0x80 >> item % 8))
-
-
-def _set_bits(bits: bytes) -> list[int]:
-    return [
-        place * 8 + bit
-        for place, byte in enumerate(bits)
-        if byte
-        for bit in range(8)
-        if byte & (0x80 >> bit)
-    ]

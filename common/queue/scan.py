@@ -52,3 +52,20 @@ async def open_bitmap(redis: redis.asyncio.Redis, run: RunName, items: int) -> b
     for place, byte in enumerate((await client.get(keys.done) or b"")[: len(bits)]):
         bits[place] |= byte
     return bytes(bits)
+
+
+def has_bit(bits: bytes, item: int) -> bool:
+    """Tell whether a bitmap has an item; it may be shorter than the run."""
+    byte = bits[item // 8] if item // 8 < len(bits) else 0
+    return bool(byte & (0x80 >> item % 8))
+
+
+def set_bits(bits: bytes) -> list[int]:
+    """Return the items that a bitmap has, in order."""
+    return [
+        place * 8 + bit
+        for place, byte in enumerate(bits)
+        if byte
+        for bit in range(8)
+        if byte & (0x80 >> bit)
+    ]

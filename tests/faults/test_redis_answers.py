@@ -22,6 +22,7 @@ from tests.support.queues import ONE, RUN, QueueBench, let_time_pass, manifest, 
 pytestmark = pytest.mark.row("C9")
 KEYS = RunKeys(RUN)
 UNSTEADY = {"closing", "epoch", "at", "oldest_wait", "since_lease", "since_result", "since_commit"}
+UNSTEADY |= {"gpu_seconds"}  # by the clock: from one renewal to the next
 
 
 def pairs(leased):

@@ -108,3 +108,42 @@ async def test_priorities_change_the_order_of_runs_and_nothing_else(bench):
     with pytest.raises(EpochError):
         await bench.runs.set_priority(run_name("other"), 1)
     assert bench.sync.keys("*other*") == []
+
+
+async def test_the_time_of_cards_is_counted_while_they_hold_items(bench):
+    await bench.load()
+    held = [(one.item, one.token) for one in await bench.lease(2)]
+
+    def ago(worker, operation, seconds):
+        """Let the worker's last call of a kind be so long ago."""
+        field = f"{worker}:{operation}"
+        request, at, *rest = bench.sync.hget(KEYS.answers, field).decode().split(" ", 2)
+        bench.sync.hset(
+            KEYS.answers, field, " ".join([request, str(int(at) - seconds * 1000), *rest])
+        )
+
+    async def counted(seconds):
+        return abs((await bench.counts()).gpu_seconds - seconds) < 9  # the machine may be slow
+
+    ago(ONE, "lease", 100)
+    assert await bench.queue.extend(ONE, held) == []  # the first: from its last lease
+    assert await counted(100)
+    ago(ONE, "extend", 100)
+    await bench.queue.extend(ONE, held)
+    await bench.queue.extend(ONE, held)  # at once again, as after a lost answer
+    assert await counted(200)
+    ago(ONE, "extend", 1000)
+    ago(ONE, "lease", 1000)
+    await bench.queue.extend(ONE, held)  # it was away in between
+    assert await counted(200)
+    await bench.queue.extend(TWO, held)  # another's leases
+    assert await counted(200)
+
+
+async def test_what_ended_lately_is_counted_by_spans(bench):
+    await bench.load()
+    await bench.complete(await bench.lease(5))
+    let_time_pass(bench.sync, RUN, 100)
+    await bench.complete(await bench.lease(3))
+    at = (await bench.counts()).at
+    assert await bench.runs.ended_since(RUN, at, [60, 400]) == [3, 8]

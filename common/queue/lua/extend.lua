@@ -32,4 +32,17 @@ for i = 5, #ARGV, 2 do
     lost[#lost + 1] = tonumber(n)
   end
 end
+-- The time that a worker's card has spent on the run: from one renewal to the next, the first one
+-- from its last lease. Time without leases is left out, so is what lies behind a longer silence.
+local function spent()
+  local function since(operation)
+    return tonumber(string.match(call('HGET', answers, worker .. operation) or '', '^%S+ (%S+)'))
+  end
+  local renewed = since(':extend')
+  if not renewed or now - renewed > 2 * span then renewed = since(':lease') end
+  remember(worker, 'extend', '-', '')
+  local ms = renewed and now - renewed or 0
+  if ms > 0 and ms <= 2 * span then call('HINCRBY', counts, 'gpu_ms', ms) end
+end
+if not over and #lost < (#ARGV - 4) / 2 then spent() end
 return lost
