@@ -10,6 +10,7 @@ import click
 
 from common.cliutil import Bytes, run_cli, version_option
 from common.errors import EngineError, UsageError
+from consumer.tuning.cli import check_command, tune_command
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -262,6 +263,10 @@ def _refuse_gguf_without_sglang(settings: Settings) -> None:
             why=f"It is the default engine; {settings.model} is a model for llama.cpp.",
             fix=f"gen-consumer --engine llamacpp --model {settings.model}",
         )
+
+
+command.add_command(tune_command(_flags))
+command.add_command(check_command(_flags))
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from consumer.engine.api import Engine, EngineFacts, EngineSpec, GenerateRequest
 from consumer.engine.life import UnfitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 log = structlog.get_logger(__name__)
 
@@ -65,9 +65,21 @@ class Honesty:
     with it, and every incarnation with itself.
     """
 
-    def __init__(self, *, reference: Sequence[Probe] = (), tolerance: float = TOLERANCE) -> None:
+    def __init__(
+        self,
+        *,
+        reference: Sequence[Probe] = (),
+        tolerance: float = TOLERANCE,
+        ids: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Take what to compare with.
+
+        ``ids``: token ids to ask, by a name, for weights that know no language (random ones): then
+        log-probabilities are compared and nothing else, since such weights prefer no token.
+        """
         self.record: tuple[Probe, ...] = tuple(reference)
         self.tolerance = tolerance
+        self._ids = ids
 
     async def __call__(
         self, engine: Engine, http: Http, spec: EngineSpec, facts: EngineFacts
@@ -78,13 +90,14 @@ class Honesty:
             UnfitError: it contradicts itself or the record; shows the texts side by side.
             EngineError: it gives no answers to judge.
         """
-        probes = await ask(engine, http, spec, facts)
-        first = probes["uncached"]
-        judge_floor(first)
+        probes = await ask(engine, http, spec, facts, ids=self._ids)
+        first, language = probes["uncached"], self._ids is None
+        if language:
+            judge_floor(first)
         for way in ("cached", "crowd"):
-            judge(first, probes[way], self.tolerance)
+            judge(first, probes[way], self.tolerance, language=language)
         if self.record:
-            judge(self.record, first, 2 * self.tolerance)
+            judge(self.record, first, 2 * self.tolerance, language=language)
         else:
             self.record = first
         log.info("engine.honest", answers=[probe.text for probe in first])
@@ -113,26 +126,33 @@ def unpack(data: bytes) -> tuple[Probe, ...]:
 
 
 async def ask(
-    engine: Engine, http: Http, spec: EngineSpec, facts: EngineFacts
+    engine: Engine,
+    http: Http,
+    spec: EngineSpec,
+    facts: EngineFacts,
+    *,
+    ids: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, tuple[Probe, ...]]:
-    """Return the answers of each way, in the order of :data:`PROMPTS`."""
-    renderer = engine.renderer(spec, http)
-    prompts = {
-        text: await renderer.render([{"role": "user", "content": text}], thinking=False)
-        for text in PROMPTS
-    }
+    """Return the answers of each way, in the order of :data:`PROMPTS`, or of ``ids``."""
+    if ids is None:
+        renderer = engine.renderer(spec, http)
+        prompts = {
+            text: await renderer.render([{"role": "user", "content": text}], thinking=False)
+            for text in PROMPTS
+        }
+    else:
+        prompts = {name: list(some) for name, some in ids.items()}
+    texts = list(prompts)
 
     async def one(text: str, way: str) -> Probe:
         return await _probe(engine, http, text, prompts[text], way)
 
     await engine.forget(http)
-    uncached = [await one(text, "uncached") for text in PROMPTS]
-    cached = [await one(text, "cached") for text in PROMPTS]
+    uncached = [await one(text, "uncached") for text in texts]
+    cached = [await one(text, "cached") for text in texts]
     await engine.forget(http)
-    size = max(len(PROMPTS), min(CROWD, facts.max_running))
-    crowd = await asyncio.gather(
-        *(one(PROMPTS[n % len(PROMPTS)], "crowd") for n in range(size)),
-    )
+    size = max(len(texts), min(CROWD, facts.max_running))
+    crowd = await asyncio.gather(*(one(texts[n % len(texts)], "crowd") for n in range(size)))
     return {"uncached": tuple(uncached), "cached": tuple(cached), "crowd": tuple(crowd)}
 
 
@@ -174,8 +194,10 @@ def judge_floor(probes: Sequence[Probe]) -> None:
         )
 
 
-def judge(base: Sequence[Probe], others: Sequence[Probe], tolerance: float) -> None:
-    """Compare the answers of one way with those of another.
+def judge(
+    base: Sequence[Probe], others: Sequence[Probe], tolerance: float, *, language: bool = True
+) -> None:
+    """Compare the answers of one way with those of another; their tokens only if ``language``.
 
     Raises:
         UnfitError: they differ by more than rounding can explain.
@@ -190,7 +212,8 @@ def judge(base: Sequence[Probe], others: Sequence[Probe], tolerance: float) -> N
     agreeing = sum(
         one.output_ids[:AGREE_TOKENS] == two.output_ids[:AGREE_TOKENS] for one, two in pairs
     )
-    if not (mean <= tolerance and worst <= WORST * tolerance) or 2 * agreeing < len(pairs):
+    unlike = language and 2 * agreeing < len(pairs)
+    if not (mean <= tolerance and worst <= WORST * tolerance) or unlike:
         shown = [pair for _, pair in sorted(zip(gaps, pairs, strict=True), key=_gap)[:3]]
         raise UnfitError(
             f"The engine contradicts itself: {pairs[0][0].way} and {pairs[0][1].way} disagree.",

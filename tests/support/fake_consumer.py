@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import consumer.reporter
 from consumer import cli, start
+from consumer.tuning import check, tune
 from tests.support.fake_engine import FakeSglang
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 def use_the_stand_in() -> None:
     real = start.engine_named
-    start.engine_named = lambda name: FakeSglang() if name == "sglang" else real(name)
+    for module in (start, check, tune):
+        module.engine_named = lambda name: FakeSglang() if name == "sglang" else real(name)
 
 
 class Worker(consumer.reporter.Worker):

@@ -66,10 +66,17 @@ class Faults:
 
 class Scheduler:
     def __init__(
-        self, *, max_running: int, token_seconds: float, prefill_seconds: float, answer_tokens: int
+        self,
+        *,
+        max_running: int,
+        token_seconds: float,
+        prefill_seconds: float,
+        answer_tokens: int,
+        request_seconds: float = 0.0,
     ) -> None:
         self.max_running = max_running
         self.token_seconds = token_seconds
+        self.request_seconds = request_seconds
         self.prefill_seconds = prefill_seconds
         self.answer_tokens = answer_tokens
         self.faults = Faults()
@@ -130,7 +137,7 @@ class Scheduler:
             self._admit(job)
             if self.prefill_seconds:
                 await asyncio.sleep(self.prefill_seconds)
-        await asyncio.sleep(self.token_seconds)
+        await asyncio.sleep(self.token_seconds + self.request_seconds * len(self.running))
         self.steps += 1
         for job in list(self.running):
             if not self.faults.hang:

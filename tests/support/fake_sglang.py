@@ -50,6 +50,7 @@ class FakeServer:
             token_seconds=args.token_seconds,
             prefill_seconds=args.prefill_seconds,
             answer_tokens=args.answer_tokens,
+            request_seconds=args.request_seconds,
         )
         self.requests = 0
         self.health_checks = 0
@@ -82,6 +83,7 @@ class FakeServer:
         if self.args.max_mamba_cache_size is not None:
             effective["max_mamba_cache_size"] = self.args.max_mamba_cache_size
         info["internal_states"][0] |= effective
+        info["disable_radix_cache"] = self.args.disable_radix_cache
         return web.json_response(info)
 
     async def model_info(self, _: web.Request) -> web.Response:
@@ -145,6 +147,8 @@ class FakeServer:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         faults = self.scheduler.faults
+        if self.requests == self.args.hang_after:
+            faults.hang = True
         if faults.crash_on_request:
             faults.crash_on_request -= 1
             if not faults.crash_on_request:
@@ -370,6 +374,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--answer-tokens", type=int, default=0, help="0: 8 to 63, by the prompt")
     parser.add_argument("--client-look-seconds", type=float, default=CLIENT_LOOK_SECONDS)
     parser.add_argument("--start-seconds", type=float, default=0.0)
+    add_tuned(parser)
     parser.add_argument("--refuse", default="", help="print this and exit with code 1")
     parser.add_argument("--refuse-file", type=Path, help="refuse only while this file is there")
     parser.add_argument("--enable-deterministic-inference", action="store_true")
@@ -380,7 +385,35 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args.running = args.max_running_requests
     if args.max_mamba_cache_size is not None:
         args.running = min(args.running, args.max_mamba_cache_size // 5)
+    if args.state_pool is not None:
+        args.running = min(args.running, args.state_pool // (1 if args.disable_radix_cache else 5))
+    misbehave(args, argv)
     return args
+
+
+def add_tuned(parser: argparse.ArgumentParser) -> None:
+    """What tuning turns. How many run, and so the speed, depends on the first of them."""
+    parser.add_argument("--disable-radix-cache", action="store_true")
+    parser.add_argument("--state-pool", type=int, help="slots: 5 a request, 1 without the cache")
+    parser.add_argument("--disable-prefill-cuda-graph", action="store_true")
+    parser.add_argument("--chunked-prefill-size")
+    parser.add_argument("--schedule-policy")
+    parser.add_argument("--load-format")
+    parser.add_argument("--request-seconds", type=float, default=0.0, help="of a step, each")
+    parser.add_argument("--crash-with", help="exit with code 1 where one of these words is given")
+    parser.add_argument("--hang-with", help="the same: no more steps after some requests")
+    parser.add_argument("--lie-with", help="the same: twice as fast, and dishonest")
+
+
+def misbehave(args: argparse.Namespace, argv: list[str]) -> None:
+    args.hang_after = 0
+    if args.crash_with in argv:
+        args.refuse = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    if args.hang_with in argv:
+        args.hang_after = 30
+    if args.lie_with in argv:
+        args.token_seconds /= 2
+        args.faults = json.dumps({"dishonest": "cached"})
 
 
 def main(argv: list[str]) -> int:

@@ -1,0 +1,224 @@
+"""Trials on a run's real items: what a trial generates is committed, so no token is thrown away.
+
+A trial is a whole consumer (leases, pump, outbox, drain) with the trial's engine in it. Its
+measurement ends before it does: what is in flight is finished and committed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.errors import EngineError, Exit
+from common.redis_client import connect_sync
+from consumer.daemon import Consumer, Parts, Plan, Signals
+from consumer.engine.life import UnfitError
+from consumer.engine.states import EngineState
+from consumer.engine.supervisor import Supervisor
+from consumer.reporter import Reporter
+from consumer.start import worker_name
+from consumer.stopping import Stopping
+from consumer.tuning.loop import CardMeans, Watch, measure
+from consumer.tuning.results import Outcome, Trial
+from consumer.tuning.steady import Meter, Pace
+from consumer.tuning.trial import (
+    Checks,
+    Order,
+    default_window,
+    measured,
+    once_only,
+    refused,
+    trial_spec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis.asyncio
+
+    from common.ids import RunName
+    from common.objectstore import ObjectStore
+    from common.queue.run_state import Runs
+    from common.settings import Settings
+    from consumer.engine.api import Engine, EngineFacts, EngineSpec
+    from consumer.engine.honesty import Honesty
+
+_POLL_SECONDS = 0.1
+_DRAIN_SECONDS = 20.0  # kept for the end of a trial, until one has shown how long it takes
+
+
+@dataclass(slots=True)
+class LiveLoad:
+    """Runs trials that work on a run. ``hurry``: set it, and what is in flight is given back."""
+
+    settings: Settings
+    engine: Engine
+    spec: EngineSpec
+    run: RunName
+    redis: redis.asyncio.Redis
+    runs: Runs
+    store: ObjectStore
+    pace: Pace
+    checks: Checks
+    port: Callable[[], int]
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: Callable[[], float] = time.monotonic
+    seen: Callable[[str, Meter | None], None] = lambda _state, _meter: None
+    _drained_seconds: float = _DRAIN_SECONDS
+
+    async def __call__(self, order: Order) -> Trial:
+        """See :class:`consumer.tuning.trial.Tried`.
+
+        Raises:
+            QueueError, StoreError: the run cannot be worked on.
+        """
+        began = self.clock()
+        self.seen("starting", None)
+        before = await self.runs.sample(self.run)
+        spec = trial_spec(self.spec, order.setting, self.port())
+        check = self.checks.fresh(0)
+        one = _One(self, spec, order, check)
+        trial = await one.tried()
+        if trial.outcome is not Outcome.DISHONEST and one.facts is not None:
+            self.checks.keep(check)
+            trial = replace(trial, honesty="passed" if check else "not checked")
+        after = await self.runs.sample(self.run)
+        taken = after.generated + after.committed - before.generated - before.committed
+        said = after.completion_tokens - before.completion_tokens
+        asked = after.prompt_tokens - before.prompt_tokens
+        return replace(
+            trial,
+            flags=order.setting.flags,
+            window=order.setting.window,
+            point=dict(order.setting.point),
+            predicted=order.setting.predicted,
+            start_seconds=one.start_seconds,
+            seconds=self.clock() - began,
+            kept=one.kept,
+            answered=one.answered,
+            output_tokens=said / taken if taken > 0 else 0.0,
+            prompt_tokens=asked / taken if taken > 0 else 0.0,
+        )
+
+
+class _One:
+    """One trial's consumer."""
+
+    def __init__(
+        self, live: LiveLoad, spec: EngineSpec, order: Order, check: Honesty | None
+    ) -> None:
+        self._live = live
+        self._spec = spec
+        self._order = order
+        self._check = check
+        self._stopping = Stopping()
+        self.kept = 0
+        self.start_seconds = 0.0
+        self.facts: EngineFacts | None = None
+        self._consumer: Consumer | None = None
+
+    @property
+    def answered(self) -> int:
+        """How many tries ended."""
+        return sum(self._consumer.tried.values()) if self._consumer else 0
+
+    async def tried(self) -> Trial:
+        live = self._live
+        supervisor = Supervisor(
+            live.engine, self._spec, budget=once_only(self._order.start_seconds), check=self._check
+        )
+        name = worker_name(self._spec)
+        parts = Parts(
+            redis=live.redis,
+            runs=live.runs,
+            limits=live.settings.limits(),
+            store=live.store,
+            engine=live.engine,
+            spec=self._spec,
+            supervisor=supervisor,
+            reporter=await asyncio.to_thread(
+                lambda: Reporter.connect(connect_sync(live.settings, name="reporter"), name)
+            ),
+            honesty=self._check,
+        )
+        plan = Plan(
+            runs=(live.run,),
+            renew_seconds=live.settings.renew_seconds,
+            drain_seconds=live.settings.drain_seconds,
+        )
+        signals = Signals(completed=self._completed)
+        consumer = self._consumer = Consumer(parts, plan, self._stopping, signals)
+        work = asyncio.create_task(consumer.run(), name="trial on real items")
+        try:
+            trial = await self._measured(consumer, supervisor, work)
+        finally:
+            ended = await self._drain(work)
+        if isinstance(ended, UnfitError):
+            return Trial(Outcome.DISHONEST, ended.what, honesty=str(ended))
+        if isinstance(ended, EngineError):
+            return replace(refused(ended, self._spec), rungs=trial.rungs)
+        if ended is not None:
+            raise ended
+        return trial
+
+    async def _measured(
+        self, consumer: Consumer, supervisor: Supervisor, work: asyncio.Task[Exit]
+    ) -> Trial:
+        live, began = self._live, self._live.clock()
+        until = self._order.until - live._drained_seconds  # noqa: SLF001 - of this module
+        over = (EngineState.READY, EngineState.FATAL)
+        while supervisor.state not in over and not work.done():
+            if live.clock() >= until:
+                return Trial(Outcome.LATE, "the round's minutes were over before it was ready")
+            await asyncio.sleep(_POLL_SECONDS)
+        self.start_seconds = live.clock() - began
+        facts = self.facts = supervisor.facts if supervisor.state is EngineState.READY else None
+        if facts is None:
+            return Trial(Outcome.CRASHED, "it did not come up")
+        window = self._order.setting.window or default_window(facts)
+        meter, card = Meter(min(window, facts.max_running), live.pace), CardMeans(self._spec.gpu)
+        before: list[int] = []
+
+        def seen(now: Meter) -> None:
+            if now.steady and not before:
+                before.append(self.answered)
+            live.seen("steady" if now.steady else "ramp", now)
+
+        watch = Watch(
+            look=lambda: live.engine.load(supervisor.http),
+            clock=live.clock,
+            until=until,
+            best=self._order.best,
+            down=lambda: "" if supervisor.state is EngineState.READY else "the engine went down",
+            exhausted=lambda: consumer.pump.starved,
+            over=lambda: "the run has nothing more to lease" if consumer.pump.idle else "",
+            seen=seen,
+        )
+        try:
+            outcome, why = await measure(meter, live.pace, watch, card)
+        finally:
+            power, busy = card.stop()
+        done = self.answered - (before[0] if before else self.answered)
+        trial = measured(outcome, why, meter, done, facts)
+        return replace(trial, power_watts=power, utilization=busy)
+
+    async def _drain(self, work: asyncio.Task[Exit]) -> BaseException | None:
+        """Finish and commit what is in flight, or give it back where there is no time."""
+        live, began = self._live, self._live.clock()
+        live.seen("finishing what is in flight", None)
+        self._stopping.ask(Exit.DONE)
+        hurried = asyncio.create_task(live.hurry.wait())
+        left = max(0.0, self._order.until - live.clock())
+        await asyncio.wait({work, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not work.done():
+            self._stopping.hurried.set()
+        else:
+            live._drained_seconds = max(_POLL_SECONDS, 1.2 * (live.clock() - began))  # noqa: SLF001 - of this module
+        await asyncio.gather(work, return_exceptions=True)
+        return work.exception()
+
+    def _completed(self, n: int) -> None:
+        self.kept += n

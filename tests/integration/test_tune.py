@@ -1,0 +1,159 @@
+"""`gen-consumer tune` and `check` over the stand-in: real processes, capacity by launch flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+
+import pytest
+
+from common.errors import ConflictError, Exit
+from common.settings import load_settings
+from consumer.engine.honesty import Honesty
+from consumer.engine.process import session_members
+from consumer.engine.records import records
+from consumer.tuning.opening import base_spec, round_folder
+from consumer.tuning.profiles import read_profile
+from consumer.tuning.prompts import random_sample
+from consumer.tuning.results import Outcome
+from consumer.tuning.space import Setting
+from consumer.tuning.trial import Checks, Order, OwnLoad
+from tests.support.consumers import ROOT
+from tests.support.fake_engine import FakeSglang, fake_spec, free_port
+from tests.support.servers import eventually_sync
+from tests.support.tiny_tokenizer import build_model_folder
+from tests.support.tuning import BASE, PACE, options, run
+
+SECONDS = 90.0
+
+
+@pytest.fixture
+def model(tmp_path):
+    return str(build_model_folder(tmp_path / "tiny-model"))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return load_settings(state_dir=tmp_path / "state")
+
+
+def started(settings, model, most, log) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.support.tuning", str(settings.state_dir), model, most]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, env=os.environ.copy())
+
+
+def no_engine_left(settings) -> bool:
+    return not any(session_members(one.session) for one in records(settings.state_dir).values())
+
+
+def wait_for(process, log, text) -> None:
+    def said() -> bool:
+        assert process.poll() is None, log.read_text()
+        return text in log.read_text()
+
+    eventually_sync(said, SECONDS)
+
+
+async def test_a_round_that_was_killed_goes_on_and_finds_the_better_flags(
+    settings, model, tmp_path
+):
+    log = tmp_path / "killed.log"
+    process = started(settings, model, "4", log)
+    wait_for(process, log, "trial 0: ok")
+    wait_for(process, log, "trial 1: --")
+    process.kill()
+    process.wait()
+    assert await run(settings, model, most_trials=4, soaks=1) == Exit.DONE
+    assert no_engine_left(settings)
+
+    folder = next((settings.state_dir / "tuning").iterdir())
+    data = json.loads((folder / "report.json").read_text())
+    assert "--disable-radix-cache" in data["winner"]["flags"]
+    assert data["winner"]["running"] > 2 * data["default"]["running"]
+    assert data["gain"] > 1.5
+    assert data["confirmed"] is True
+    lie = next(t for t in data["trials"] if "--disable-prefill-cuda-graph" in t["flags"])
+    assert lie["outcome"] == "dishonest"
+    assert "uncached and cached disagree" in lie["honesty"]
+    assert len({tuple(trial["flags"]) for trial in data["trials"]}) == len(data["trials"]) == 4
+    assert data["spent_seconds"] < data["minutes"] * 60
+
+    profile = read_profile(settings.state_dir / "profiles" / "tuned-tiny-model.toml")
+    assert "--disable-radix-cache" in profile.flags
+    assert profile.window == data["winner"]["window"]
+    assert not profile.auto, "the card is not known"
+    assert f"{data['gain']:.2f} x the defaults" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_round_that_is_stopped_leaves_no_server(settings, model, tmp_path, number):
+    log = tmp_path / "stopped.log"
+    process = started(settings, model, "6", log)
+    eventually_sync(lambda: bool(records(settings.state_dir)), SECONDS)
+    process.send_signal(number)
+    code = Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
+    assert process.wait(SECONDS) == code, log.read_text()
+    assert not records(settings.state_dir)
+    assert no_engine_left(settings)
+
+
+def own_load(tmp_path, *flags: str) -> OwnLoad:
+    checks = Checks(random_weights=True)
+    spec = fake_spec(tmp_path, *BASE, *flags)
+    sample = random_sample("random:16:24")
+    return OwnLoad(FakeSglang(), spec, sample, PACE, checks, free_port)
+
+
+async def test_a_server_that_hangs_under_load_is_a_result(tmp_path):
+    load = own_load(tmp_path)
+    setting = Setting(("--schedule-policy", "lpm"), window=10)
+    order = Order(setting, until=load.clock() + 600, start_seconds=60)
+    trial = await load(order)
+    assert trial.outcome is Outcome.HUNG
+    assert trial.honesty == "passed"
+    assert trial.score == 0.0
+    assert not records(tmp_path)
+
+
+async def test_a_start_that_finds_no_memory_is_a_result(tmp_path):
+    load = own_load(tmp_path)
+    setting = Setting(("--chunked-prefill-size", "16384"))
+    trial = await load(Order(setting, until=load.clock() + 600, start_seconds=60))
+    assert trial.outcome is Outcome.MEMORY
+    assert "out of memory" in trial.why
+    assert not records(tmp_path)
+
+
+async def test_a_start_that_takes_too_long_is_a_result(tmp_path):
+    load = own_load(tmp_path, "--start-seconds", "60")
+    trial = await load(Order(Setting(), until=load.clock() + 600, start_seconds=0.1))
+    assert trial.outcome is Outcome.HUNG
+    late = await load(Order(Setting(), until=load.clock() + 0.1, start_seconds=60))
+    assert late.outcome is Outcome.LATE
+    assert not records(tmp_path)
+
+
+async def test_random_weights_are_checked_by_their_log_probabilities_alone(tmp_path):
+    load = own_load(tmp_path)
+    first = await load(Order(Setting(window=8), until=load.clock() + 600, start_seconds=60))
+    assert first.outcome is Outcome.OK
+    assert first.answered
+    assert first.output_tokens == pytest.approx(24, abs=12)
+    assert [probe.prompt for probe in load.checks.record] == [
+        f"random tokens {n}" for n in range(3)
+    ]
+    assert Honesty(reference=load.checks.record).record
+
+
+async def test_two_calls_of_one_round_exclude_each_other(settings, model):
+    its = settings.model_copy(update={"model": model})
+    async with AsyncExitStack() as stack:
+        spec = base_spec(its, options())
+        round_folder(its, options(), spec, stack)
+        with pytest.raises(ConflictError, match="under way"):
+            await run(settings, model)

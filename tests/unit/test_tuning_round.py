@@ -1,0 +1,191 @@
+"""A round of tuning over simulated servers and a simulated clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.errors import EngineError, UsageError
+from consumer.tuning.profiles import profile_of, profile_text
+from consumer.tuning.report import Facts, as_data, as_markdown, profile_of_round
+from consumer.tuning.results import Outcome, Trial, trial_of
+from consumer.tuning.round import Round, Spent
+from consumer.tuning.search import Search
+from consumer.tuning.steady import Pace
+from tests.support.simulated import BASE, Clock, SimulatedServers, space
+
+PACE = Pace(measure_seconds=20.0, least_seconds=8.0)
+FACTS = Facts(model="Qwen3.6-27B", base=BASE, sample="a test", minutes=30.0)
+BAD = {
+    "16384": Outcome.CRASHED,
+    "lpm": Outcome.HUNG,
+    "--disable-prefill-cuda-graph": Outcome.DISHONEST,
+}
+
+
+class Silent:
+    def begin(self, *_):
+        pass
+
+    def end(self, *_):
+        pass
+
+    def say(self, _):
+        pass
+
+
+def round_of(folder, servers, *, minutes, **options) -> Round:
+    state_dtype = options.pop("state_dtype", False)
+    return Round(
+        search=Search(folder / "journal.log"),
+        tried=servers,
+        space_of=lambda baseline: space(baseline, state_dtype=state_dtype),
+        pace=PACE,
+        minutes=minutes,
+        spent=Spent(folder / "spent.json", servers.clock),
+        clock=servers.clock,
+        board=Silent(),
+        **options,
+    )
+
+
+async def test_half_an_hour_finds_the_better_flags_and_confirms_them(tmp_path):
+    servers = SimulatedServers(Clock(), bad=BAD)
+    began = servers.clock.now
+    result = await round_of(tmp_path, servers, minutes=30).run()
+    assert servers.clock.now - began <= 30 * 60
+    assert "--disable-radix-cache" in result.winner.flags
+    assert not set(BAD).intersection(result.winner.flags)
+    assert result.after > 2.1 * result.before
+    assert [name for name, _ in result.soak] == ["A", "B", "A", "B"]
+    assert result.confirmed
+    assert all(order.held_out for order in servers.seen[-4:])
+    assert len({order.seed for order in servers.seen}) == len(servers.seen)
+    ends = {trial.outcome for trial in result.trials}
+    assert {Outcome.DISHONEST, Outcome.CRASHED} <= ends, "what fails is a result, not an end"
+
+
+async def test_eight_minutes_are_enough_for_the_largest_gain(tmp_path):
+    servers = SimulatedServers(Clock(), start_seconds=100.0)
+    began = servers.clock.now
+    result = await round_of(tmp_path, servers, minutes=8).run()
+    assert servers.clock.now - began <= 8 * 60
+    assert result.after > 2.1 * result.before
+    assert any("did not allow the confirmation A B A B" in note for note in result.notes)
+    assert "not confirmed" in as_markdown(result, FACTS) or result.confirmed
+
+
+async def test_a_state_of_half_the_size_is_tried_only_where_it_is_allowed(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    allowed = await round_of(
+        tmp_path / "a", SimulatedServers(Clock()), minutes=12, state_dtype=True
+    ).run()
+    assert allowed.winner.changes_outputs
+    assert allowed.after > 2.4 * allowed.before
+    profile = profile_of_round(allowed, FACTS)
+    assert profile.changes_outputs
+    assert "changes-outputs" in profile.name
+    plain = SimulatedServers(Clock())
+    await round_of(tmp_path / "b", plain, minutes=12).run()
+    assert not any("--mamba-ssm-dtype" in order.setting.flags for order in plain.seen)
+
+
+async def test_a_round_goes_on_where_it_was_stopped_and_its_minutes_add_up(tmp_path):
+    def killed(order):
+        if len(servers.seen) == 3:
+            raise asyncio.CancelledError
+
+    servers = SimulatedServers(Clock(), before=killed)
+    began = servers.clock.now
+    with pytest.raises(asyncio.CancelledError):
+        await round_of(tmp_path, servers, minutes=30).run()
+    first = servers.clock.now - began
+    again = SimulatedServers(servers.clock)
+    result = await round_of(tmp_path, again, minutes=30).run()
+    assert servers.clock.now - began <= 30 * 60
+    assert again.seen[0].setting.flags, "the defaults are not measured again"
+    assert result.spent_seconds == pytest.approx(servers.clock.now - began)
+    assert result.spent_seconds > first
+    tried = [order.setting.key for order in (*servers.seen, *again.seen) if not order.held_out]
+    assert len(set(tried)) == len(tried), "nothing is tried twice"
+
+
+async def test_a_round_whose_minutes_are_over_only_reports(tmp_path):
+    servers = SimulatedServers(Clock())
+    first = await round_of(tmp_path, servers, minutes=12).run()
+    again = SimulatedServers(servers.clock)
+    second = await round_of(tmp_path, again, minutes=12).run()
+    assert not again.seen
+    assert second.winner == first.winner
+
+
+def test_what_was_under_way_at_a_kill_is_tried_once_more_and_no_more(tmp_path):
+    choices = {"fill": (1.0, 0.5), "radix": ("off", "on")}
+    point = {"fill": 0.5, "radix": "on"}
+    search = Search(tmp_path / "journal.log")
+    search.queue([point, {"fill": 1.0, "radix": "off"}])
+    assert search.ask(choices)[1] == point
+    search = Search(tmp_path / "journal.log")  # killed: nothing was told
+    search.queue([point])
+    asked = [search.ask(choices)[1] for _ in range(2)]
+    assert point in asked
+    search = Search(tmp_path / "journal.log")
+    again = [search.ask(choices)[1]]
+    assert again != [point], "twice in a row it took the process down: enough"
+
+
+async def test_a_winner_that_does_not_hold_up_makes_no_profile(tmp_path):
+    servers = SimulatedServers(
+        Clock(), held_out=lambda setting, rate: rate if not setting.flags else 100.0
+    )
+    result = await round_of(tmp_path, servers, minutes=30).run()
+    assert result.confirmed is False
+    assert result.after == result.before
+    assert profile_of_round(result, FACTS) is None
+    assert "did not beat the defaults" in as_markdown(result, FACTS)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.DISHONEST, Outcome.HUNG])
+async def test_defaults_that_do_not_run_end_the_round(tmp_path, outcome):
+    servers = SimulatedServers(Clock(), bad={"dummy": outcome})
+    with pytest.raises(EngineError, match="defaults do not run"):
+        await round_of(tmp_path, servers, minutes=30).run()
+
+
+async def test_too_few_minutes_are_said_to_be_so(tmp_path):
+    servers = SimulatedServers(Clock())
+    with pytest.raises(UsageError, match="minutes are too few"):
+        await round_of(tmp_path, servers, minutes=1).run()
+    assert servers.clock.now - 1000 <= 60
+
+
+async def test_the_report_and_the_profile_tell_what_was_gained(tmp_path):
+    result = await round_of(tmp_path, SimulatedServers(Clock()), minutes=30).run()
+    facts = Facts("Qwen3.6-27B", BASE, "a test", 30.0, remaining_items=900_000, price=3.0)
+    data, text = as_data(result, facts), as_markdown(result, facts)
+    saved = data["savings"]
+    assert saved["hours_before"] == pytest.approx(900_000 * 256 / result.before / 3600, rel=1e-3)
+    assert saved["money_saved"] == pytest.approx(3.0 * saved["hours_saved"], rel=1e-2)
+    assert f"{result.after / result.before:.2f} x the defaults" in text
+    assert 0.5 < data["roofline_share"] < 0.8
+    assert [trial_of(one) for one in data["trials"]] == list(result.trials)
+    profile = profile_of_round(result, facts, today="2026-01-01")
+    assert profile.name == "tuned-h200-qwen3.6-27b"
+    assert profile.auto
+    assert profile.match.sglang == ">=0.5.17,<0.6"
+    assert "dummy" not in profile.flags
+    assert profile.flags[0] == "--language-model-only"
+    assert profile.window == result.winner.window
+
+    import tomllib  # noqa: PLC0415
+
+    assert profile_of(tomllib.loads(profile_text(profile))) == profile
+
+
+def test_a_setting_that_retracts_cannot_win():
+    fast = Trial(Outcome.OK, tokens_per_second=100.0, retracted_share=0.05)
+    assert not fast.may_win
+    assert fast.score == pytest.approx(50.0)
+    assert Trial(Outcome.DISHONEST, tokens_per_second=9000.0).score == 0.0
