@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from common.errors import EngineError, Exit
 from common.redis_client import connect_sync
-from consumer.daemon import Consumer, Parts, Plan, Signals
+from consumer.daemon import Consumer, Parts, Plan
 from consumer.engine.life import UnfitError
 from consumer.engine.states import EngineState
 from consumer.engine.supervisor import Supervisor
+from consumer.leases.outbox import Tally
 from consumer.reporter import Reporter
 from consumer.start import worker_name
 from consumer.stopping import Stopping
@@ -76,7 +77,6 @@ class LiveLoad:
         """
         began = self.clock()
         self.seen("starting", None)
-        before = await self.runs.sample(self.run)
         spec = trial_spec(self.spec, order.setting, self.port())
         check = self.checks.fresh(0)
         one = _One(self, spec, order, check)
@@ -84,10 +84,7 @@ class LiveLoad:
         if trial.outcome is not Outcome.DISHONEST and one.facts is not None:
             self.checks.keep(check)
             trial = replace(trial, honesty="passed" if check else "not checked")
-        after = await self.runs.sample(self.run)
-        taken = after.generated + after.committed - before.generated - before.committed
-        said = after.completion_tokens - before.completion_tokens
-        asked = after.prompt_tokens - before.prompt_tokens
+        kept = one.tally
         return replace(
             trial,
             flags=order.setting.flags,
@@ -96,10 +93,11 @@ class LiveLoad:
             predicted=order.setting.predicted,
             start_seconds=one.start_seconds,
             seconds=self.clock() - began,
-            kept=one.kept,
+            kept=kept.succeeded,
             answered=one.answered,
-            output_tokens=said / taken if taken > 0 else 0.0,
-            prompt_tokens=asked / taken if taken > 0 else 0.0,
+            failed=kept.failed,
+            output_tokens=kept.completion_tokens / max(1, kept.succeeded),
+            prompt_tokens=kept.prompt_tokens / max(1, kept.succeeded),
         )
 
 
@@ -114,10 +112,14 @@ class _One:
         self._order = order
         self._check = check
         self._stopping = Stopping()
-        self.kept = 0
         self.start_seconds = 0.0
         self.facts: EngineFacts | None = None
         self._consumer: Consumer | None = None
+
+    @property
+    def tally(self) -> Tally:
+        """What the queue took of it."""
+        return self._consumer.outbox.tally if self._consumer else Tally()
 
     @property
     def answered(self) -> int:
@@ -148,8 +150,7 @@ class _One:
             renew_seconds=live.settings.renew_seconds,
             drain_seconds=live.settings.drain_seconds,
         )
-        signals = Signals(completed=self._completed)
-        consumer = self._consumer = Consumer(parts, plan, self._stopping, signals)
+        consumer = self._consumer = Consumer(parts, plan, self._stopping)
         work = asyncio.create_task(consumer.run(), name="trial on real items")
         try:
             trial = await self._measured(consumer, supervisor, work)
@@ -210,7 +211,7 @@ class _One:
         live.seen("finishing what is in flight", None)
         self._stopping.ask(Exit.DONE)
         hurried = asyncio.create_task(live.hurry.wait())
-        left = max(0.0, self._order.until - live.clock())
+        left = min(live.settings.drain_seconds, max(0.0, self._order.until - live.clock()))
         await asyncio.wait({work, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not work.done():
@@ -219,6 +220,3 @@ class _One:
             live._drained_seconds = max(_POLL_SECONDS, 1.2 * (live.clock() - began))  # noqa: SLF001 - of this module
         await asyncio.gather(work, return_exceptions=True)
         return work.exception()
-
-    def _completed(self, n: int) -> None:
-        self.kept += n
