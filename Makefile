@@ -10,7 +10,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer lock clean
+.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ bench-recovery: $(VENV)/.test ## How long until work goes on after a kill
 
 bench-consumer: $(VENV)/.test ## The consumer's cost per request, 256 in flight
 	$(BIN)/python -m tests.bench.bench_consumer $(BENCH_OPTIONS)
+
+bench-scale: $(VENV)/.test ## One Redis under 1,000 consumers (SCALE_ITEMS=10000000 SECONDS=300)
+	$(BIN)/python -m tests.bench.bench_scale --items $(or $(SCALE_ITEMS),10000000) \
+		--seconds $(or $(SECONDS),300) --record $(or $(RECORD),docs/records/scale.md) $(BENCH_OPTIONS)
 
 lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
