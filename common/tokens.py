@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from common.errors import EngineError
 from common.gguf import gguf_context, read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Message = Mapping[str, Any]
 
@@ -173,11 +174,12 @@ def load_tokens(model: str, *, download: bool = False) -> Tokens:
             fix="Give the model's folder, or its .gguf file, with --model.",
         )
     try:
-        _quieten()
-        if path.is_file():
-            tokens = _from_gguf(path)
-        else:
-            tokens = _from_folder(str(path) if path.is_dir() else model, download=download)
+        with _torch_hidden():
+            _quieten()
+            if path.is_file():
+                tokens = _from_gguf(path)
+            else:
+                tokens = _from_folder(str(path) if path.is_dir() else model, download=download)
     except ImportError as error:
         raise EngineError(
             f"The tokenizer of {model} cannot be loaded.",
@@ -196,6 +198,19 @@ def load_tokens(model: str, *, download: bool = False) -> Tokens:
             fix="Use an instruction-tuned model, or put a chat_template.jinja into its folder.",
         )
     return tokens
+
+
+@contextmanager
+def _torch_hidden() -> Iterator[None]:
+    """Let transformers find no torch: tokenizers do without, and it costs seconds and 180 MB."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # the documented way to bar an import
+    try:
+        yield
+    finally:
+        sys.modules.pop("torch", None)
 
 
 def _quieten() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -95,3 +97,12 @@ def test_a_model_that_is_nowhere_on_this_machine_is_an_error(tmp_path, monkeypat
     for name in ("nobody/nothing", "nothing"):
         with pytest.raises(EngineError, match=f"tokenizer of {name} cannot be loaded"):
             load_tokens(name)
+
+
+def test_a_tokenizer_is_loaded_without_torch(folder):
+    """Where torch is there, it would cost each consumer seconds and 180 MB."""
+    code = (
+        "import sys; from common.tokens import load_tokens; load_tokens(sys.argv[1]);"
+        " sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=60)
