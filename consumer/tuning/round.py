@@ -229,9 +229,10 @@ class Round:
         fits = int(self._left // self._cost(result.baseline, whole=True))
         plan = {0: "", 1: "B", 2: "AB", 3: "AB"}.get(min(self.soaks, len(soak) + fits), "ABAB")
         if len(plan) < self.soaks:
-            said = "by one more trial of the winner" if plan == "B" else f"by {plan or 'nothing'}"
+            left = {"": "nothing was measured again", "B": "the winner alone was measured again"}
             self.notes.append(
-                f"The minutes did not allow the confirmation A B A B: confirmed {said} alone."
+                "The minutes did not allow the confirmation A B A B:"
+                f" {left.get(plan, 'it was A B')}."
             )
         for name in plan[len(soak) :]:
             order = Order(
@@ -293,6 +294,8 @@ def _foregone(setting: Setting | None, known: dict[str, Trial], best: Trial) -> 
         return 0.0
     if (same := known.get(setting.key)) is not None:
         return same.score
-    if setting.predicted is not None and setting.predicted < best.tokens_per_second:
+    # With drafts the bound rests on an assumption: how many of them are accepted.
+    drafts = dict(setting.point).get("drafts")
+    if setting.predicted is not None and not drafts and setting.predicted < best.tokens_per_second:
         return setting.predicted  # not even in theory
     return None

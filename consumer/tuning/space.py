@@ -276,7 +276,10 @@ class Space:
         slots = serving.state_slots
         if serving.radix and self.shape is not None and self.shape.state is not None:
             slots = slots or running * serving.slots_per_request
-        graphs = max(running, serving.graph_batch or 0)
+        graphs = serving.graph_batch
+        if graphs is None and self.shape is not None and self.memory_bytes is not None:
+            default = serving.resolved(self.memory_bytes, self.shape).graph_batch or 0
+            graphs = running if running > default else None  # as the flags will have it
         return replace(serving, max_running=running, graph_batch=graphs, state_slots=slots)
 
 

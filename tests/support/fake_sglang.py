@@ -397,6 +397,7 @@ def add_tuned(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-pool", type=int, help="slots: 5 a request, 1 without the cache")
     parser.add_argument("--disable-prefill-cuda-graph", action="store_true")
     parser.add_argument("--chunked-prefill-size")
+    parser.add_argument("--cuda-graph-max-bs-decode", type=int)
     parser.add_argument("--schedule-policy")
     parser.add_argument("--load-format")
     parser.add_argument("--request-seconds", type=float, default=0.0, help="of a step, each")
