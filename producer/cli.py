@@ -143,12 +143,16 @@ def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
     metavar="[S]",
     help="Again every S seconds (2), until the run is done.",
 )
+@click.option("--price", type=click.FloatRange(0), metavar="P", help="Of a GPU for an hour.")
 @json_option
-def status(run: str | None, *, watch: float | None, as_json: bool) -> int:
-    """Show how a run stands: counts, rate, end, workers, failures. Changes nothing."""
+def status(run: str | None, *, watch: float | None, price: float | None, as_json: bool) -> int:
+    """Show how a run stands: counts, rate, end, cost, workers, failures. Changes nothing.
+
+    With --watch on a terminal the screen is renewed in place; Ctrl-C ends that (exit code 130).
+    """
     from producer.status import run_status  # noqa: PLC0415 - see the module
 
-    return run_status(run, watch, settings_of(), console_of(as_json=as_json))
+    return run_status(run, watch, settings_of(), console_of(as_json=as_json), price=price)
 
 
 @cli.command(

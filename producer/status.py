@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from common.errors import Exit, QueueError
 from common.ids import RunName, run_name
 from common.redis_client import connect
 from producer.status_data import RunStatus, Watcher, look_in_store
-from producer.status_view import (
-    JSON_VERSION,
-    MAX_WIDTH,
-    fold,
-    row,
-    run_json,
-    screen,
-    stored_json,
-    stored_screen,
-)
+from producer.status_json import JSON_VERSION, run_json, stored_json
+from producer.status_live import open_screen
+from producer.status_view import MAX_WIDTH, fold, row, screen, stored_screen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from common.settings import Settings
     from producer.console import Console
 
-_ENDED = ("closed", "cancelled")
 _NONE = "No run is in Redis.\nNext: gen-producer load DATASET    (or, after a loss: --run NAME)"
 
 
-def run_status(run: str | None, watch: float | None, settings: Settings, console: Console) -> int:
-    """Show how a run stands, or all of them.
+def run_status(
+    run: str | None,
+    watch: float | None,
+    settings: Settings,
+    console: Console,
+    *,
+    price: float | None = None,
+) -> int:
+    """Show how a run stands, or all of them. ``price``: of a GPU for an hour.
 
     Raises:
         InputError: neither Redis nor object storage knows the run.
@@ -43,29 +37,37 @@ def run_status(run: str | None, watch: float | None, settings: Settings, console
     """
     name = run_name(run) if run is not None else None
     if watch is None:
-        found = asyncio.run(_look_once(name, settings))
+        found = asyncio.run(_look_once(name, settings, price))
         console.result(*_answer(name, found, settings))
     else:
-        asyncio.run(_watch(name, watch, settings, console))
+        asyncio.run(_watch(name, watch, settings, console, price))
     return Exit.DONE
 
 
-async def _look_once(run: RunName | None, settings: Settings) -> list[RunStatus]:
+async def _look_once(
+    run: RunName | None, settings: Settings, price: float | None
+) -> list[RunStatus]:
     async with await connect(settings, name="status") as client:
-        return await Watcher(client, settings).look(run)
+        return await Watcher(client, settings, price=price).look(run)
 
 
-async def _watch(run: RunName | None, seconds: float, settings: Settings, console: Console) -> None:
+async def _watch(
+    run: RunName | None,
+    seconds: float,
+    settings: Settings,
+    console: Console,
+    price: float | None,
+) -> None:
     async with await connect(settings, name="status") as client:
-        watcher = Watcher(client, settings)
-        with _screen(console) as show:
+        watcher = Watcher(client, settings, price=price)
+        with open_screen(console, seconds) as shown:
             while True:
                 try:
                     found = await watcher.look(run)
                 except QueueError as error:
-                    console.warn(f"{error.what} Trying again.")
+                    shown.trouble(f"{error.what} Trying again.")
                 else:
-                    show(*_answer(run, found, settings))
+                    shown.show(*_answer(run, found, settings, rows=shown.rows))
                     if all(_is_over(status) for status in found):
                         return
                 await asyncio.sleep(seconds)
@@ -76,7 +78,7 @@ def _is_over(status: RunStatus) -> bool:
 
 
 def _answer(
-    run: RunName | None, found: list[RunStatus], settings: Settings
+    run: RunName | None, found: list[RunStatus], settings: Settings, *, rows: int | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Return the answer in words and as data."""
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
@@ -85,24 +87,10 @@ def _answer(
         lines = stored_screen(stored).split("\n")
         return "\n".join(p for line in lines for p in fold(line, width)), stored_json(stored)
     if run is not None:
-        return screen(found[0], width=width), run_json(found[0])
+        return screen(found[0], width=width, rows=rows), run_json(found[0])
     data = {"version": JSON_VERSION, "runs": [run_json(status) for status in found]}
     if not found:
         return _NONE, data
     if len(found) == 1:
-        return screen(found[0], width=width), data
+        return screen(found[0], width=width, rows=rows), data
     return "\n".join(row(status, width=width) for status in found), data
-
-
-@contextmanager
-def _screen(console: Console) -> Iterator[Callable[[str, dict[str, Any]], None]]:
-    """Give a function that shows an answer: in place on a terminal, one after another elsewhere."""
-    if console.json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda text, data: console.result(text if console.json else text + "\n", data)
-        return
-    from rich.console import Console as Terminal  # noqa: PLC0415 - only where it is looked at
-    from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    with Live(console=Terminal(highlight=False), auto_refresh=False) as live:
-        yield lambda text, _data: live.update(Text(text), refresh=True)

@@ -6,6 +6,7 @@ Reads alone, and little. Where the store does not answer, there is less to see, 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -17,7 +18,7 @@ from common.family import children_of
 from common.ids import Item, RunName, row_of
 from common.objectstore import ObjectMissingError, RunPaths, open_store
 from common.parts import codec_for
-from common.parts.chain import read_format, walk
+from common.parts.chain import chain_end, read_format, walk
 from common.ranges import Ranges
 from common.records import Row
 from producer.manifest import find_manifest
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from common.settings import Settings
 
 EXAMPLES = 2
+KEPT_SECONDS = 30.0  # what was read of a run's children is believed for so long
 _TEXT = 60  # characters of a prompt or an answer
 _PARTS = 3  # the first rows lie in the first parts
 _SHARD_LIMIT_BYTES = 16 * 2**30
@@ -68,14 +70,47 @@ class StoreLook:
         self._settings = settings
         self._manifests: dict[str, RunManifest | None] = {}
         self._examples: dict[str, list[Example]] = {}
+        self._children: dict[str, tuple[float, list[RunManifest]]] = {}
+        self._parts: dict[str, tuple[str, int]] = {}  # the parts' format, and how many there are
+        self._opened: ObjectStore | None = None
 
     async def children(self, info: RunInfo) -> list[Child]:
         """Return the children of a run, the oldest first."""
         with suppress(GenqError):
-            if manifest := await self._manifest(info):
-                found = await asyncio.to_thread(children_of, open_store(self._settings), manifest)
-                return [await self._child(child) for child in found]
+            return [await self._child(child) for child in await self._children_of(info)]
         return []
+
+    async def _children_of(self, info: RunInfo) -> list[RunManifest]:
+        known = self._children.get(info.epoch)
+        if known is not None and time.monotonic() - known[0] < KEPT_SECONDS:
+            return known[1]
+        manifest = await self._manifest(info)
+        if manifest is None:
+            return []
+        found = await asyncio.to_thread(children_of, self._open(), manifest)
+        self._children[info.epoch] = (time.monotonic(), found)
+        return found
+
+    async def last_part(self, info: RunInfo) -> int | None:
+        """Return the number of the newest part, or None where there is none or nobody can say."""
+        if not self._settings.store:
+            return None
+        with suppress(GenqError):
+            store, paths = self._open(), RunPaths(info.run)
+            suffix, known = self._parts.get(info.epoch, ("", 0))
+            if not suffix:
+                found = await asyncio.to_thread(read_format, store, paths)
+                suffix = found or ""
+            if suffix:
+                end = await asyncio.to_thread(chain_end, store, paths, suffix, start=known)
+                self._parts[info.epoch] = suffix, end
+                return end - 1 if end else None
+        return None
+
+    def _open(self) -> ObjectStore:
+        if self._opened is None:
+            self._opened = open_store(self._settings)
+        return self._opened
 
     async def examples(self, info: RunInfo, verdict: str) -> list[Example]:
         """Return two of the watched rows that came to a class."""
@@ -89,7 +124,7 @@ class StoreLook:
     async def verdicts(self, info: RunInfo) -> dict[str, int]:
         """Return what a finished run holds, by verdict: Redis counts only what it saw itself."""
         with suppress(GenqError):
-            store = open_store(self._settings)
+            store = self._open()
             return await asyncio.to_thread(finished_verdicts, store, info.run)
         return {}
 
@@ -103,7 +138,7 @@ class StoreLook:
         manifest = await self._manifest(info)
         rows: dict[Item, Row] = {}
         if manifest is not None:
-            store = open_store(self._settings)
+            store = self._open()
             if silent := [item for item in items if item not in answers]:
                 answers |= await asyncio.to_thread(_stored, store, manifest, silent)
             rows = await asyncio.to_thread(_rows, store, manifest, items)
@@ -131,7 +166,7 @@ class StoreLook:
         if not self._settings.store:
             return None
         if info.epoch not in self._manifests:
-            store = open_store(self._settings)
+            store = self._open()
             self._manifests[info.epoch] = await asyncio.to_thread(find_manifest, store, info.run)
         return self._manifests[info.epoch]
 

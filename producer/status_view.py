@@ -2,45 +2,60 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.audit import flagged
-from producer.status_data import number
-from producer.status_state import duration, eta, next_command, state_of
+from producer.status_rows import worker_lines
+from producer.status_state import (
+    TOLD_SECONDS,
+    cost,
+    duration,
+    eta,
+    label,
+    next_command,
+    stalled_seconds,
+    state_of,
+)
 from producer.status_store import one_line
 
 if TYPE_CHECKING:
     from common.audit import RunCounts
-    from common.queue.workers import WorkerInfo
     from producer.status_data import Rate, RunStatus, StoredOnly
     from producer.status_store import Example
 
-JSON_VERSION = 1
 MAX_WIDTH = 100
+LINES = 8  # of a screen, without the rows of workers
 _BAR = 20
-_SLOW_SHARE = 0.8  # of the median worker's rate
-_CLOSE = 1.1  # two ends of a range that are this close are one
+_INDENT = "    "
+_CLOSE = 1.03  # two ends of a range that are this close are one
 
 
-def screen(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
-    """Return a run's screen: eight lines at most, and one for each worker."""
+def screen(status: RunStatus, *, width: int = MAX_WIDTH, rows: int | None = None) -> str:
+    """Return a run's screen: eight lines at most, and one for each worker.
+
+    On a narrow screen a line goes on in a second one, and rows of workers have fewer columns; with
+    ``rows`` no more of these are shown.
+    """
     counts = status.counts
-    word, cause = state_of(status)
+    word, _ = state_of(status)
     finished = counts.committed + counts.dead
+    going = word not in ("held", "damaged")
     lines = [
-        f"{status.info.run}  {word}" + (f": {cause}" if cause else ""),
+        f"{status.info.run}  {label(status)}",
         f"[{bar(finished, counts.total)}] {_progress(finished, counts.total)}"
         + _flagged(status.flagged),
         _places(counts),
-        *(_pace(status) if word != "held" else ()),
-        _failures(status),
+        _pace(status) if going else "; ".join(status.problems[:1]),
+        _commit_and_cost(status) if going else "",
+        _wrong(status),
         _children(status),
-        "; ".join(status.problems[:1]),
         *(_example(one) for one in status.examples),
     ]
-    body = [line for line in lines if line] + worker_lines(status.workers)
+    width = min(width, MAX_WIDTH)
+    body = [line for line in lines if line]
+    body += worker_lines(status.workers, width=width, most=rows)
     body.append(f"Next: {next_command(status)}")
     return "\n".join(part for line in body for part in fold(line, width))
 
@@ -62,15 +77,28 @@ def _places(counts: RunCounts) -> str:
 
 
 def fold(line: str, width: int) -> list[str]:
-    """Return a line in as many as the width needs; what goes on is indented."""
-    return textwrap.wrap(
-        line,
-        min(width, MAX_WIDTH),
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        replace_whitespace=False,
-        drop_whitespace=True,
-    ) or [""]
+    """Return a line in as many as the width needs; what goes on is indented.
+
+    It is broken behind a `;` or a `,` where that is possible, so that numbers keep their words.
+    """
+    if len(line) <= width:
+        return [line]
+    lines: list[str] = []
+    for piece in re.split(r"(?<=[;,]) (?=\S)", line):
+        if lines and len(lines[-1]) + 1 + len(piece) <= width:
+            lines[-1] += f" {piece}"
+            continue
+        indent = _INDENT if lines else ""
+        lines += textwrap.wrap(
+            piece,
+            width,
+            initial_indent=indent,
+            subsequent_indent=_INDENT,
+            break_on_hyphens=False,
+            break_long_words=False,
+            replace_whitespace=False,
+        )
+    return lines
 
 
 def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
@@ -81,88 +109,26 @@ def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
     line = f"{status.info.run:<24} {word:<10} {_progress(finished, counts.total)}"
     if counts.dead:
         line += f", {counts.dead:,} dead"
+    if left := _eta_text(status):
+        line += f", {left}"
     if cause and word not in ("done", "finishing"):
         line += f" ({cause})"
     return line if len(line) <= width else line[: width - 3] + "..."
 
 
-def worker_lines(workers: list[WorkerInfo]) -> list[str]:
-    """Return a line for each worker, the fastest first; the slow ones are marked."""
-    ordered = sorted(workers, key=lambda one: (-number(one, "tokens_per_second"), one.name))
-    rates = sorted(number(one, "tokens_per_second") for one in workers if not one.silent)
-    median = rates[len(rates) // 2] if rates else 0.0
-    return [_worker(one, median if len(rates) > 1 else 0.0) for one in ordered]
-
-
-def _worker(worker: WorkerInfo, median: float) -> str:
-    gauges = worker.gauges
-    if worker.silent:
-        since = worker.last_heartbeat[:19].replace("T", " ")  # RQ's: 2026-01-31T23:59:59.000000Z
-        return f"  {worker.name}  silent since {since} UTC  finished {worker.finished:,}"
-    if not gauges:
-        return f"  {worker.name}  {worker.state}  finished {worker.finished:,}"
-    rate = number(worker, "tokens_per_second")
-    text = (
-        f"  {worker.name}  {gauges.get('engine', '?')}"
-        f"  {gauges.get('in_flight', '0')}/{gauges.get('max_running', '?')} in flight"
-        f"{_asked(worker)}"
-        f"  {rate:,.0f} tok/s  finished {number(worker, 'completed'):,.0f}"
-    )
-    if number(worker, "failed"):
-        text += f"  failed {number(worker, 'failed'):,.0f}"
-    if number(worker, "engine_starts") > 1:
-        text += f"  restarts {number(worker, 'engine_starts') - 1:.0f}"
-    text += "  <- slow" if rate < _SLOW_SHARE * median else ""
-    text += _card(worker)
-    if gauges.get("engine_lowered"):
-        text += f"  for want of GPU memory: {gauges['engine_lowered']}"
-    return text
-
-
-def _asked(worker: WorkerInfo) -> str:
-    """Return what was asked beside what came of it, where that is less."""
-    asked, running = number(worker, "asked_running"), number(worker, "max_running")
-    if not 0 < running < asked:
-        return ""
-    slots, each = number(worker, "state_slots"), number(worker, "slots_per_request")
-    cause = f": {slots:,.0f} state slots, {each:.0f} each" if slots and each else ""
-    return f" ({asked:,.0f} asked{cause})"
-
-
-def _card(worker: WorkerInfo) -> str:
-    """Return how the card is: figures where there are any, and what is wrong with it in words."""
-    gauges = worker.gauges
-    up = gauges.get("gpu_up", "")
-    if up == "0":
-        return "  GPU LOST: the driver cannot read it"
+def _pace(status: RunStatus) -> str:
     parts = []
-    if gauges.get("gpu_utilization"):
-        parts.append(f"{100 * number(worker, 'gpu_utilization'):.0f} % busy")
-    if gauges.get("gpu_power_watts"):
-        parts.append(f"{number(worker, 'gpu_power_watts'):.0f} W")
-    if gauges.get("gpu_temperature_celsius"):
-        parts.append(f"{number(worker, 'gpu_temperature_celsius'):.0f} C")
-    if gauges.get("accept_length"):
-        parts.append(f"drafts {number(worker, 'accept_length'):.1f}")
-    # A power cap is usual under full load; every other reason costs speed that could be had.
-    slowed = sorted(set(filter(None, gauges.get("gpu_throttled", "").split(","))) - {"power_cap"})
-    if slowed:
-        parts.append("GPU slowed: " + ", ".join(slowed))
-    if gauges.get("gpu_failing"):
-        parts.append("GPU failing: " + gauges["gpu_failing"].replace(",", ", "))
-    return "".join(f"  {part}" for part in parts)
-
-
-def _rates(status: RunStatus) -> str:
-    parts = []
-    if status.recent:
+    if status.recent and (status.recent.completions or status.recent.tokens):
         parts.append(f"now {_rate(status.recent)}")
     if status.average:
         parts.append(f"average {_rate(status.average)}")
-    wasted, useful = status.counts.wasted_tokens, status.counts.completion_tokens
-    if wasted:
-        parts.append(f"wasted {percent(wasted, wasted + useful)} of tokens")
-    return ", ".join(parts)
+    seconds = stalled_seconds(status)
+    coming = _eta_text(status) if seconds is None else _stalled_text(seconds)
+    return "; ".join(filter(None, (", ".join(parts), coming)))
+
+
+def _stalled_text(seconds: float) -> str:
+    return f"stalled for {duration(seconds)}" if seconds >= TOLD_SECONDS else ""
 
 
 def _rate(rate: Rate) -> str:
@@ -180,24 +146,57 @@ def _eta_text(status: RunStatus) -> str:
     return f"done in {duration(best)} to {duration(worst)}"
 
 
-def _commit_text(status: RunStatus) -> str:
-    since = status.counts.since_commit
-    return "" if since is None else f"last commit {duration(since)} ago"
+def _commit_and_cost(status: RunStatus) -> str:
+    since, part = status.counts.since_commit, status.last_part
+    which = f" part {part:,}," if part is not None else ""
+    commit = "" if since is None else f"last commit{which} {duration(since)} ago"
+    return "; ".join(filter(None, (commit, _cost_text(status))))
 
 
-def _failures(status: RunStatus) -> str:
+def _cost_text(status: RunStatus) -> str:
+    found = cost(status)
+    if found is None:
+        return ""
+    total = found.total
+    if status.price is None:
+        in_all = f", {_range(*total)} in all" if total else ""
+        return f"{_hours(found.hours)} GPU-hours so far{in_all}"
+    in_all = f", {_range(total[0] * status.price, total[1] * status.price)} in all" if total else ""
+    so_far = _hours(found.hours * status.price)
+    return f"cost {so_far} so far{in_all} (at {status.price:,.2f} a GPU-hour)"
+
+
+def _range(low: float, high: float) -> str:
+    return _hours(low) if high <= low * _CLOSE else f"{_hours(low)} to {_hours(high)}"
+
+
+def _hours(amount: float) -> str:
+    return f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"
+
+
+def _wrong(status: RunStatus) -> str:
+    """Return what went wrong: failures by class, and the work that was thrown away."""
     parts: list[str] = []
-    for name, classes in (("dead", status.dead_by_class), ("failed tries", status.counts.failures)):
+    dead = {name: _scaled(n, status) for name, n in status.dead_by_class.items()}
+    about = "about " if dead and status.dead_looked_at < status.counts.dead else ""
+    for name, classes in (("dead", dead), ("failed tries", status.counts.failures)):
         top = sorted(classes.items(), key=lambda pair: (-pair[1], pair[0]))
         if top:
             more = f", {len(top) - 3} more" if len(top) > 3 else ""
-            parts.append(f"{name}: " + ", ".join(f"{n:,} {c}" for c, n in top[:3]) + more)
+            near = about if name == "dead" else ""
+            parts.append(f"{name}: {near}" + ", ".join(f"{n:,} {c}" for c, n in top[:3]) + more)
+    wasted, useful = status.counts.wasted_tokens, status.counts.completion_tokens
+    if wasted:
+        parts.append(f"wasted {percent(wasted, wasted + useful)} of tokens")
     return "; ".join(parts)
 
 
-def _pace(status: RunStatus) -> tuple[str, str]:
-    coming = (_eta_text(status), _commit_text(status))
-    return _rates(status), ", ".join(part for part in coming if part)
+def _scaled(count: int, status: RunStatus) -> int:
+    """Return a count of some of the dead letters as one of all of them."""
+    looked_at = status.dead_looked_at
+    return (
+        round(count * status.counts.dead / looked_at) if looked_at < status.counts.dead else count
+    )
 
 
 def _flagged(kept: dict[str, int]) -> str:
@@ -245,56 +244,3 @@ def stored_screen(found: StoredOnly) -> str:
         f"{manifest.run}  not in Redis; object storage has {found.committed:,} of"
         f" {manifest.items:,} completions\nNext: gen-producer load --run {manifest.run}"
     )
-
-
-def stored_json(found: StoredOnly) -> dict[str, Any]:
-    """Return the same as data."""
-    return {
-        "version": JSON_VERSION,
-        "run": found.manifest.run,
-        "state": "done" if found.success else "not_in_redis",
-        "counts": {"total": found.manifest.items, "committed": found.committed},
-        "flagged": flagged(found.verdicts),
-    }
-
-
-def run_json(status: RunStatus) -> dict[str, Any]:
-    """Return a run's state as data. Fields are only ever added."""
-    counts = asdict(status.counts)
-    word, cause = state_of(status)
-    left = eta(status)
-    names = ("total", "loaded", "queued", "waiting", "leased", "generated", "committed", "dead")
-    return {
-        "version": JSON_VERSION,
-        "run": status.info.run,
-        "state": word,
-        "cause": cause,
-        "queue_state": status.info.state,
-        "epoch": status.info.epoch,
-        "model": status.info.model,
-        "priority": status.info.priority,
-        "created": status.info.created,
-        "at": counts["at"],
-        "counts": {name: counts[name] for name in names},
-        "rate": {
-            "recent": asdict(status.recent) if status.recent else None,
-            "average": asdict(status.average) if status.average else None,
-        },
-        "eta_seconds": list(left) if left else None,
-        "tokens": {
-            "prompt": counts["prompt_tokens"],
-            "completion": counts["completion_tokens"],
-            "wasted": counts["wasted_tokens"],
-        },
-        "failures": counts["failures"],
-        "dead_by_class": status.dead_by_class,
-        "verdicts": counts["verdicts"],
-        "flagged": status.flagged,
-        "canary": {**counts["canary"], "worst": status.counts.canary.worst},
-        "examples": [asdict(one) for one in status.examples],
-        "children": [asdict(one) for one in status.children],
-        "seconds_since": {name: counts[f"since_{name}"] for name in ("lease", "result", "commit")},
-        "problems": status.problems,
-        "workers": [asdict(worker) for worker in status.workers],
-        "next": next_command(status),
-    }

@@ -320,16 +320,21 @@ class Runs:
                 break
         return dict(sorted(tally.items(), key=lambda pair: -pair[1]))
 
-    async def ended_since(self, run: RunName, at: float, spans: Sequence[float]) -> list[int]:
+    async def ended_since(
+        self, run: RunName, at: float, spans: Sequence[float]
+    ) -> tuple[Sequence[int], float | None]:
         """Return how many results were taken in the last so many seconds before ``at``, for each.
 
-        RQ's window of finished jobs tells it, and reaches back as long as RQ keeps those.
+        And how long ago the oldest one was that is still known: RQ's window of finished jobs tells
+        it, and reaches back as long as RQ keeps those.
         """
-        keep = self._limits.result_ttl_seconds
+        keep, key = self._limits.result_ttl_seconds, RunKeys(run).finished
         async with self._redis.pipeline(transaction=False) as pipe:
             for seconds in spans:  # an entry's score is when it ends, in whole seconds
-                pipe.zcount(RunKeys(run).finished, at + keep - seconds, "+inf")
-            return [int(n) for n in await self._ask(run, pipe.execute())]
+                pipe.zcount(key, at + keep - seconds, "+inf")
+            pipe.zrangebyscore(key, at, "+inf", start=0, num=1, withscores=True)
+            *counts, oldest = await self._ask(run, pipe.execute())
+        return counts, max(0.0, at + keep - oldest[0][1]) if oldest else None
 
     async def workers(self) -> WorkerInfos:
         """Return the workers that are registered with RQ, with their figures."""

@@ -107,10 +107,10 @@ async def test_a_consumer_whose_engine_still_starts_is_seen_to_be_on_its_way(
         await eventually(registered, 20)
 
         async def said() -> bool:
-            return state_of(await status_of(world)) == ("starting", "its engines are loading")
+            return state_of(await status_of(world))[0] == "starting"
 
         await eventually(said)
-    assert state_of(await status_of(world))[1] == "no consumer serves it"
+    assert state_of(await status_of(world))[1] == "no consumer serves this model"
 
 
 async def test_a_killed_consumer_is_silent_and_counts_for_no_rate(world) -> None:
@@ -127,7 +127,9 @@ async def test_a_killed_consumer_is_silent_and_counts_for_no_rate(world) -> None
     assert [one.silent for one in status.workers] == [True]
     assert state_of(status) == ("stalled", "its consumers are silent")
     assert "gen-consumer" in next_command(status)
-    assert f"{worker.name}  silent since 20" in screen(status)
+    (row,) = (line for line in screen(status).split("\n") if worker.name in line)
+    assert row.startswith(f"  {worker.name}  silent  finished ")
+    assert "<- no word since 20" in row
     assert "now" not in screen(status).split("average")[0].split("dead")[-1]
     assert status.recent is None
 

@@ -56,7 +56,7 @@ async def test_a_run_of_which_most_is_empty_is_held_shown_accepted_and_finished(
         assert counts.canary.held_for == "faults"
         seen = (counts.canary.finished, counts.canary.faults)
         said = await told(world, "status", RUN)
-        assert f"one  held: {seen[1]} of the first {seen[0]} rows went wrong" in said
+        assert f"one  held by canary: {seen[1]} of the first {seen[0]} rows went wrong" in said
         assert "-> empty: no text in 1 tokens" in said
         assert "row-" in said
         assert '"question ' in said

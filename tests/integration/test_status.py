@@ -91,7 +91,7 @@ def test_status_counts_and_changes_nothing(producer, loaded, redis_url):
     assert "queued 83, waiting retry 0, leased 5, generated 10, committed 0, dead 2" in text
     assert "dead: 2 too_long" in text
     assert data["counts"]["dead"] == 2
-    assert data["cause"] == "no consumer serves it"
+    assert data["cause"] == "no consumer serves this model"
     assert listed["runs"][0]["run"] == RUN
 
 
@@ -280,7 +280,7 @@ def test_what_was_accepted_of_a_held_run_outlives_a_loss_of_redis(
         with_runs(redis_url, go)
 
     fail(20)
-    assert "rows  held: 20 of the first 20 rows went wrong" in producer("status", RUN).out
+    assert "rows  held by canary: 20 of the first 20 rows went wrong" in producer("status", RUN).out
     assert "gen-producer resume rows --accept" in producer("resume", RUN, code=7).err
     producer("resume", RUN, "--accept")
     assert json.loads(store.get(RunPaths(RUN).accepted)) == {"accepted": ["faults"]}

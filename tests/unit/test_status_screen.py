@@ -1,18 +1,24 @@
 """The status screen: what it says in each state, how wide it is, and what its JSON holds."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from common.audit import Canary, RunCounts
 from common.codec import dumps
+from common.queue.server import ServerFacts
 from common.queue.workers import WorkerInfo
 from common.records import RunInfo
-from producer.status_data import Rate, Recent, RunStatus
-from producer.status_state import duration, eta, next_command, state_of
+from producer.fleet import STATUSES
+from producer.status_data import FEW, Rate, RunStatus, _recent
+from producer.status_json import run_json
+from producer.status_rows import worker_lines
+from producer.status_state import cost, duration, eta, label, next_command, state_of
 from producer.status_store import Child, Example, one_line
-from producer.status_view import bar, percent, row, run_json, screen, worker_lines
+from producer.status_view import LINES, bar, fold, percent, row, screen
 
 INFO = RunInfo(
     run="ultrachat-200k",
@@ -74,6 +80,7 @@ def worker(number, **gauges):
     )
 
 
+PLACE = {"host": "n1.cluster"}
 STATUS = RunStatus(
     info=INFO,
     counts=COUNTS,
@@ -90,19 +97,63 @@ def with_(status=STATUS, *, info=None, **counts):
     return replace(status, info=info, counts=replace(status.counts, state=info.state, **counts))
 
 
+FULL_ROWS = [
+    worker(10, **PLACE, gpu="10", token_usage="0.871", gpu_temperature_celsius="64"),
+    worker(2, **PLACE, gpu="2", tokens_per_second="1800", engine_starts="3"),
+    worker(3, **PLACE, gpu="3", engine="starting", in_flight="0", tokens_per_second="0"),
+]
+FINE = replace(
+    STATUS,
+    counts=replace(COUNTS, gpu_seconds=493.8 * 3600),
+    recent=Rate(8.8, 8_800.0, 8.4, 9.1),
+    workers=FULL_ROWS,
+    last_part=1003,
+    price=2.5,
+)
+
+
+TRIES = "40 empty, 7 timeout, 3 aborted, 1 more"
+SLOWEST = "<- slowest: 51 % of median  restarts 2"
+
+
 def test_the_screen():
-    assert screen(STATUS).split("\n") == [
-        "ultrachat-200k  generating",
+    assert screen(FINE).split("\n") == [
+        "ultrachat-200k  generating: engine of gpu 3 starting",
         "[###########.........] 55.6 %  501,619 of 902,087; kept but flagged: 1,736 truncated",
         "queued 400,000, waiting retry 12, leased 336, generated 120, committed 501,616, dead 3",
-        "now 8.8/s (8,800 tok/s), average 5.8/s (5,800 tok/s), wasted 0.1 % of tokens",
-        "done in 12 h 38 min to 19 h 10 min, last commit 42 s ago",
-        "dead: 3 too_long; failed tries: 40 empty, 7 timeout, 3 aborted, 1 more",
-        "  gpu0-node1  ready  48/48 in flight  3,500 tok/s  finished 71,000",
-        "  gpu1-node1  ready  48/48 in flight  3,500 tok/s  finished 71,000",
-        "  gpu2-node1  ready  48/48 in flight  1,800 tok/s  finished 71,000  restarts 2  <- slow",
+        "now 8.8/s (8,800 tok/s), average 5.8/s (5,800 tok/s); done in 12 h 13 min to 13 h 14 min",
+        "last commit part 1,003, 42 s ago; cost 1,234 so far, 1,296 in all (at 2.50 a GPU-hour)",
+        f"dead: 3 too_long; failed tries: {TRIES}; wasted 0.1 % of tokens",
+        f"  n1 gpu 2   ready     48/48 in flight  1,800 tok/s{' ' * 11}{SLOWEST}",
+        "  n1 gpu 3   starting   0/48 in flight      0 tok/s",
+        "  n1 gpu 10  ready     48/48 in flight  3,500 tok/s  KV 87 %",
         "Next: gen-producer failed ultrachat-200k",
     ]
+    assert "; 494 GPU-hours so far, 518 in all\n" in screen(replace(FINE, price=None))
+
+
+def test_a_narrow_screen_keeps_numbers_with_their_words_and_marks_with_their_cards():
+    lines = screen(FINE, width=60).split("\n")
+    assert max(map(len, lines)) <= 60
+    assert lines[1:3] == [
+        "[###########.........] 55.6 %  501,619 of 902,087;",
+        "    kept but flagged: 1,736 truncated",
+    ]
+    assert "  n1 gpu 10  ready     3,500 tok/s" in lines
+    assert "  n1 gpu 2   ready     1,800 tok/s  <- slowest: 51 % of" in lines
+    assert fold("a, b; " + "c" * 70, 60) == ["a, b;", "    " + "c" * 70]
+
+
+def test_rows_that_there_is_no_room_for_are_counted_and_the_marked_ones_stay():
+    many = [worker(n, **PLACE, gpu=str(n), tokens_per_second=f"{3000 + n}") for n in range(40)]
+    many[25] = worker(25, **PLACE, gpu="25", gpu_up="0")
+    lines = worker_lines(many, most=6)
+    assert len(lines) == 6
+    assert "gpu 25" in lines[4]
+    assert "GPU LOST" in lines[4]
+    assert lines[5] == "  ... and 35 more, 3,004 to 3,039 tok/s each"
+    assert len(worker_lines(many)) == 40
+    assert len(worker_lines(many, most=-5)) == 3
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -114,12 +165,26 @@ def test_every_line_fits_and_is_plain_ascii(width, state):
     assert screen(long, width=width).isascii()
     assert len(row(long, width=width)) <= width
     if width == 100:
-        assert len(lines) - len(long.workers) <= 9
+        assert len(lines) - len(long.workers) <= LINES + 1
 
 
 NOBODY = replace(STATUS, workers=[])
+ELSEWHERE = replace(NOBODY, others=7)
+LOST = replace(
+    STATUS,
+    workers=[worker(0), worker(1, **PLACE, gpu="1", gpu_up="0", engine="fatal")],
+)
+GONE = replace(STATUS, workers=[worker(0), replace(worker(7), gauges={}, ours=True)])
+NO_ROOM = replace(STATUS, server=ServerFacts(3_990_000_000, 4_000_000_000, 9, append_only_ok=True))
 SILENT = {"since_result": 600.0, "since_lease": 600.0}
-STARTING = replace(STATUS, workers=[worker(0, engine="starting"), worker(1, engine="backoff")])
+STARTING = replace(
+    STATUS,
+    workers=[
+        worker(n, **PLACE, gpu=str(n), engine=engine)
+        for n, engine in ((2, "warming"), (11, "starting"), (3, "backoff"))
+    ],
+)
+MANY = replace(STATUS, workers=[worker(n, engine="starting") for n in range(9)])
 FULL = {"generated": 20_000, "queued": 380_120, "done": 521_616}
 STORED = {"queued": 0, "waiting": 0, "leased": 0, "generated": 400_468, "done": 902_084}
 ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 902_084}
@@ -131,20 +196,28 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
         (STATUS, "generating", "", "failed ultrachat"),
         (with_(dead=0, queued=400_003), "generating", "", "status ultrachat-200k --watch"),
         (with_(info={"state": "loading"}), "loading", "902,087 of 902,087", "load --run"),
-        (with_(info={"state": "paused"}), "paused", "", "resume"),
+        (with_(info={"state": "paused"}), "paused", "336 items in flight are finished", "resume"),
         (with_(info={"state": "held"}, hold_reason="87 % empty"), "held", "87 % empty", "resume"),
         (with_(info={"state": "cancelled"}), "cancelled", "", "load --run"),
         (with_(queued=399_999), "damaged", "nowhere", "load --run"),
         (replace(STATUS, suspended=True), "suspended", "rq suspend", "rq resume"),
-        (NOBODY, "stalled", "no consumer serves it", "gen-consumer --gpu 0 --model Qwen"),
-        (STARTING, "starting", "engines are loading", "failed"),
+        (NOBODY, "stalled", "no consumer serves this model", "gen-consumer --gpu 0 --model Qwen"),
+        (ELSEWHERE, "stalled", "this model; 7 serve others", "gen-consumer --gpu 0 --model Qwen"),
+        (STARTING, "starting", "engines of gpu 2 and 11 starting", "failed"),
+        (STARTING, "starting", "engine of gpu 3 failed, starting again", "failed"),
+        (MANY, "starting", "engines of 9 consumers starting", "failed"),
+        (LOST, "generating", "engine of gpu 1 failed for good", "failed"),
+        (LOST, "generating", "gpu 1 lost", "failed"),
+        (GONE, "generating", "gpu7-node1 silent", "failed"),
+        (NO_ROOM, "generating", "Redis full: 3.99 of 4.00 GB", "CONFIG SET maxmemory"),
+        (with_(NO_ROOM, info={"state": "loading"}), "loading", "Redis full", "maxmemory"),
         (replace(STATUS, workers=[worker(0, engine="fatal")]), "stalled", "have failed", "failed"),
-        (with_(**SILENT), "stalled", "last result 10 min ago", "failed"),
+        (with_(**SILENT), "stalled", "no result, 336 items are leased", "failed"),
         (with_(**SILENT, leased=0, waiting=348), "stalled", "348 retries wait", "failed"),
         (
             with_(**FULL),
             "stalled",
-            "sink is behind",
+            "sink behind",
             "sink",
         ),
         (with_(**STORED, since_commit=300.0), "stalled", "last commit 5 min ago", "gen-sink"),
@@ -164,12 +237,68 @@ def test_states_with_cause_and_next_command(status, word, cause, command):
     assert command in next_command(status)
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (with_(**SILENT), "stalled 10 min: no result"),
+        (with_(**FULL, since_commit=200.0), "stalled 3 min 20 s: sink behind"),
+        (with_(NOBODY, since_result=None, since_lease=None), "stalled 1 d: no consumer"),
+        (NOBODY, "stalled: no consumer"),
+        (STATUS, "generating"),
+    ],
+)
+def test_a_stall_is_told_with_its_length(status, said):
+    assert label(status).startswith(said)
+    lines = screen(status).split("\n")
+    assert lines[0].startswith(f"{INFO.run}  {said}")
+    if "stalled " in said:
+        assert f"stalled for {said.removeprefix('stalled ').partition(':')[0]}" in lines[3]
+        assert "done in" not in screen(status)
+
+
 def test_the_end_is_only_told_while_things_move():
     assert eta(STATUS) is not None
     assert eta(NOBODY) is None
     assert eta(replace(STATUS, recent=None, average=None)) is None
-    close = replace(STATUS, recent=Rate(6.0, 1.0), average=Rate(5.8, 1.0))
+    close = replace(STATUS, recent=Rate(5.9, 1.0), average=Rate(5.85, 1.0))
     assert "done in about 18 h" in screen(close)
+
+
+def test_the_recent_rate_is_of_what_ended_lately_and_as_wide_as_chance_makes_it():
+    counts = replace(COUNTS, completion_tokens=501_736 * 100)
+    mute = worker(0, tokens_per_second="")
+    rate = _recent(counts, [mute], [600, 4200], 420.0)
+    assert (rate.completions, rate.tokens) == (10.0, 1000.0)
+    assert rate.low == pytest.approx((600 - 600**0.5) / 60)
+    assert rate.high == pytest.approx((600 + 600**0.5) / 60)
+    few = _recent(counts, [worker(0)], [FEW - 1, 84], 420.0)
+    assert (few.completions, few.tokens) == (0.2, 3500.0)  # what the engines say now
+    began = _recent(counts, [mute], [100, 100], 20.0)  # twenty seconds ago
+    assert began.completions == 5.0
+    assert _recent(counts, [], [600, 4200], 420.0) is None  # nobody is heard of
+    assert _recent(counts, [worker(0)], [0, 0], None) == Rate(35.0, 3500.0)
+    one = _recent(counts, [mute], [0, 1], 300.0)
+    assert (one.low, one.high) == (None, None)
+
+
+def test_the_cost_is_of_cards_that_hold_items_now_until_the_end():
+    found = cost(FINE)
+    assert found.hours == pytest.approx(493.8)
+    best, worst = eta(FINE)
+    assert found.total == pytest.approx((493.8 + 2 * best / 3600, 493.8 + 2 * worst / 3600))
+    assert cost(STATUS) is None
+    idle = replace(FINE, workers=[worker(0, in_flight="0")])
+    assert cost(idle).total is None
+    assert run_json(FINE)["cost"]["so_far"] == pytest.approx(1234.5)
+    assert run_json(replace(FINE, price=None))["cost"]["so_far"] is None
+
+
+def test_some_of_many_dead_letters_stand_for_all():
+    many = with_(dead=40_000, queued=360_003)
+    many = replace(many, dead_by_class={"too_long": 3_000, "empty": 2_000})
+    assert "dead: about 24,000 too_long, 16,000 empty;" in screen(many)
+    data = run_json(many)
+    assert (data["dead_looked_at"], data["dead_by_class"]["empty"]) == (5_000, 2_000)
 
 
 def test_a_bar_is_full_only_at_the_end():
@@ -184,19 +313,6 @@ def test_a_bar_is_full_only_at_the_end():
 )
 def test_times(seconds, text):
     assert duration(seconds) == text
-
-
-def test_the_recent_rate_is_of_the_last_minute():
-    recent = Recent()
-    rates = [
-        recent.rate(replace(COUNTS, at=float(at), committed=at * 2, completion_tokens=at * 100))
-        for at in (0, 30, 60, 90, 120)
-    ]
-    assert rates == [None, *[Rate(2.0, 100.0)] * 4]
-    assert (
-        recent.rate(replace(COUNTS, at=150.0, committed=240, completion_tokens=12_000)).tokens == 50
-    )
-    assert recent.rate(replace(COUNTS, at=180.0, committed=0, completion_tokens=0)) is None
 
 
 def test_the_json_is_plain_and_versioned():
@@ -238,7 +354,8 @@ def line_of(**gauges):
 def test_a_worker_shows_what_was_asked_where_less_came_of_it():
     hybrid = {"max_running": "40", "state_slots": "200", "slots_per_request": "5"}
     asked = line_of(asked_running="64", **hybrid)
-    assert "48/40 in flight (64 asked: 200 state slots, 5 each)" in asked
+    assert "48/40 in flight" in asked
+    assert asked.endswith("  (64 asked: 200 state slots, 5 each)")
     assert "(64 asked)" in line_of(asked_running="64", max_running="40")
     for same in ("40", "20", ""):
         assert "asked" not in line_of(asked_running=same, **hybrid)
@@ -247,8 +364,10 @@ def test_a_worker_shows_what_was_asked_where_less_came_of_it():
 
 def test_a_worker_shows_its_card():
     busy = {"gpu_up": "1", "gpu_utilization": "0.974", "gpu_power_watts": "688.4"}
-    line = line_of(**busy, gpu_temperature_celsius="64", accept_length="2.84")
-    assert line.endswith("  97 % busy  688 W  64 C  drafts 2.8")
+    more = {"gpu_temperature_celsius": "64", "accept_length": "2.84", "token_usage": "0.5"}
+    (line,) = worker_lines([worker(0, **busy, **more)], width=200)
+    assert line.endswith("  KV 50 %  97 % busy  688 W  64 C  drafts 2.8  finished 71,000")
+    assert "97 % busy" in line_of(**busy)
     assert "slowed" not in line_of(**busy, gpu_throttled="power_cap")
     slowed = line_of(**busy, gpu_throttled="hw_thermal,power_cap", gpu_failing="rows_lost")
     assert slowed.endswith("  GPU slowed: hw_thermal  GPU failing: rows_lost")
@@ -274,7 +393,7 @@ HELD = replace(
 def test_a_held_run_shows_what_went_wrong_and_how_to_go_on():
     lines = screen(HELD).split("\n")
     assert lines[0] == (
-        "ultrachat-200k  held: 174 of the first 200 rows went wrong (87 %): 174 empty"
+        "ultrachat-200k  held by canary: 174 of the first 200 rows went wrong (87 %): 174 empty"
     )
     assert '  row 4 id-3: "Who wrote Faust?" -> empty: no text in 1 tokens' in lines
     assert '  row 6: "What is 2 + 2?" -> empty: no text in 1 tokens' in lines
@@ -291,3 +410,34 @@ def test_a_held_run_shows_what_went_wrong_and_how_to_go_on():
 def test_texts_of_rows_and_answers_cannot_steer_a_terminal():
     assert one_line("a\x1b[31mb\r\n\tc \u202e d\u2028e") == "a [31mb c d e"
     assert one_line("ä" * 100) == "?" * 57 + "..."
+
+
+def documented(heading):
+    text = (Path(__file__).parents[2] / "docs/status.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \| (.+) \|$", text.partition(heading)[2], re.MULTILINE)
+    return {
+        name: set(re.findall(r"`(\w+)`", meaning))
+        for names, meaning in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+
+
+def test_the_documented_json_is_what_is_printed():
+    fields = documented("## The JSON, version 1")
+    data = json.loads(
+        dumps(run_json(replace(FINE, examples=HELD.examples, children=HELD.children)))
+    )
+    data["redis"] = run_json(NO_ROOM)["redis"]
+    assert set(fields) == set(data)
+    for name in ("counts", "rate", "cost", "tokens", "seconds_since", "canary", "redis"):
+        assert set(data[name]) <= fields[name], name
+    for name in ("workers", "examples", "children"):
+        assert set(data[name][0]) <= fields[name], name
+    assert {"finishing", *STATUSES} - {"closed"} <= fields["state"]
+
+
+def test_the_documented_screen_is_the_one_of_the_first_test():
+    text = (Path(__file__).parents[2] / "docs/status.md").read_text(encoding="utf-8")
+    shown = re.search(r"^    drafter-1  generating.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
+    lines = [line[4:].replace("drafter-1", INFO.run) for line in shown.split("\n")]
+    assert lines == screen(FINE).split("\n")
