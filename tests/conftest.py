@@ -102,7 +102,7 @@ async def bench(redis_url: str) -> AsyncIterator[QueueBench]:
     await bench.client.aclose()
 
 
-TOGETHER = ("tests/integration/test_secured_run.py",)
+TOGETHER = ("tests/integration/test_secured_run.py", "tests/acceptance/test_completions.py")
 
 
 @pytest.hookimpl(optionalhook=True)
