@@ -45,12 +45,13 @@ format: $(VENV)/.test ## Format, and repair what the linter can
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-docs: $(VENV)/.test ## Write what is made from the code: tables, example settings, dashboards, docs/metrics.md
+docs: $(VENV)/.test ## Write what is made from the code: tables, dashboards, docs/, output of the demo (minutes)
 	$(BIN)/python -m tests.support.file_table
 	$(BIN)/python -m tests.support.fault_table
 	$(BIN)/python -m tests.support.settings_example
 	$(BIN)/python -m tests.support.dashboards
 	$(BIN)/python -m tests.support.operator_pages
+	$(BIN)/python -m tests.support.docs --stack
 
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)

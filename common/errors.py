@@ -27,7 +27,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of all commands; documented in the README and tested."""
+    """Exit codes of all commands; docs/operations.md tells of each, and a test compares."""
 
     DONE = 0
     BUG = 1
