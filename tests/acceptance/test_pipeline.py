@@ -45,6 +45,7 @@ def start(fleet, name, model):
         )
 
 
+@pytest.mark.faults  # the chaos runs of tests/faults stay in `make test`
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1])
 def test_services_killed_at_random_leave_each_item_committed_once(fleet, store, tmp_path, seed):
@@ -79,6 +80,7 @@ def _committed(fleet, goal):
     return committed if committed >= goal else 0
 
 
+@pytest.mark.slow  # a whole lease of the default 60 s has to pass
 @pytest.mark.engine
 @pytest.mark.timeout(240)
 def test_a_consumer_of_the_real_model_killed_at_the_default_lease_times(
