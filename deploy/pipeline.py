@@ -279,7 +279,10 @@ def run_job(job: Job) -> int:
             code = work.prove()
             work.tell(work.fetch(), seconds=time.monotonic() - started)
             if job.keep:
-                click.echo(f"Redis and the S3 server run on: {look_command(stack)}", err=True)
+                looking = look_command(
+                    stack, f"gen-producer status; gen-producer report {job.run}; rq info"
+                )
+                click.echo(f"Redis and the S3 server run on: {looking}", err=True)
             return code
     except KeyboardInterrupt as signalled:
         click.echo(_safe_line(job, work.last if work else None), err=True)

@@ -86,7 +86,7 @@ class Frames:
 
     def __init__(self, live: Live, seconds: float) -> None:
         self._live = live
-        self._every = f"every {seconds:g} s; Ctrl-C ends this, not the run"
+        self._every = f"every {seconds:g} s; Ctrl-C ends this only"
         self._last = ""
         self._at = _now()
 

@@ -19,6 +19,7 @@ def closing_lines(summary: Summary, url: str) -> list[str]:
         f"  DuckDB    {duckdb_line(glob, summary.suffix)}",
         f"  Python    {datasets_line(glob, summary.suffix)}",
         f"  Proof     gen-producer verify {summary.run}",
+        f"  Report    gen-producer report {summary.run}",
     ]
 
 
