@@ -181,6 +181,12 @@ def items_of_class(store: ObjectStore, manifest: RunManifest, verdict: str) -> I
             yield from _looked_up(store, found, verdict)
 
 
+def committed_items(store: ObjectStore, manifest: RunManifest) -> Iterator[Item]:
+    """Yield the committed items of whatever class. Raises as `items_of_class`."""
+    for found in _walk(store, manifest):
+        yield from (Item(k) for k in found.index.items)
+
+
 def pack_items(items: Bits) -> str:
     """Return a set of items as a run.json holds it: its bitmap, by zstd and base64."""
     return base64.b64encode(codec.compress(items.to_bytes())).decode()

@@ -16,7 +16,13 @@ from common.build import build
 from common.codec import decompress, dumps, loads
 from common.errors import ConflictError, StoreError
 from common.failpoint import declare, hit
-from common.family import children_of, items_of_class, pack_items, parent_items
+from common.family import (
+    children_of,
+    committed_items,
+    items_of_class,
+    pack_items,
+    parent_items,
+)
 from common.ids import Item, RunName, derived_seed, row_of, run_name
 from common.objectstore import RunPaths
 from common.parts.bits import Bits
@@ -27,7 +33,7 @@ from producer.spool import Packer, Spool, spool_folder
 from producer.upload import upload_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from common.objectstore import ObjectStore
@@ -53,9 +59,18 @@ class Redo:
 
 
 def look(
-    store: ObjectStore, parent: RunManifest, reason: str, wishes: Wishes, name: str | None
+    store: ObjectStore,
+    parent: RunManifest,
+    reason: str,
+    wishes: Wishes,
+    name: str | None,
+    *,
+    cancelled: Callable[[list[RunName]], Collection[RunName]],
 ) -> Redo:
     """Find out what there is to do. Changes nothing.
+
+    ``cancelled`` tells which of some runs are: what such a child has not committed is not kept
+    from another one, or a child with wrong settings would hold its items for ever.
 
     Raises:
         ConflictError: ``name`` is another run's.
@@ -70,15 +85,22 @@ def look(
         and name in (None, child.run)
         and not settings_differences(child.settings, child_settings(parent, wishes, child.run))
     ]
+    others = [child for child in children if child not in standing]
+    ended = cancelled([child.run for child in others])
     given = Bits(parent.items)
     for child in children:
-        given.add_all(parent_items(child, parent.items))
+        its_items = parent_items(child, parent.items)
+        if child.run in ended:
+            roots = list(its_items)
+            for item in committed_items(store, child):
+                given.add(roots[item])
+        else:
+            given.add_all(its_items)
     items, found = Bits(parent.items), 0
     for item in items_of_class(store, parent, reason):
         found += 1
         if item not in given:
             items.add(item)
-    others = [child for child in children if child not in standing]
     chosen = run_name(name) if name else _free_name(store, parent, reason)
     if name and not standing and (taken := find_manifest(store, chosen)):
         raise _taken(parent, reason, wishes, taken)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError, UsageError
 from common.ids import run_name
 from common.objectstore import open_store
+from common.queue.run_state import Runs
 from common.records import Sampling, Verdict
+from common.redis_client import connect
 from producer.control import done
 from producer.dead_letters import verdict_of
 from producer.loader import LoadRequest, load
@@ -17,6 +20,7 @@ from producer.redo import look, make_child
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from common.ids import RunName
     from common.records import RunManifest
     from common.settings import Settings
     from producer.console import Console
@@ -41,7 +45,15 @@ def run_redo(
         raise InputError(f"There is no run {run} in {store.url}.", fix="gen-producer status")
     limits = Sampling(max_tokens=options["max_tokens"], temperature=options["temperature"])
     wishes = Wishes(thinking=options["thinking"], sampling=limits)
-    redo = look(store, parent, reason, wishes, options["child"])
+    _refuse_no_more_room(parent, reason, limits.max_tokens)
+    redo = look(
+        store,
+        parent,
+        reason,
+        wishes,
+        options["child"],
+        cancelled=lambda runs: _cancelled(runs, settings),
+    )
     new = 0 if options["child"] and redo.standing else len(redo.items)
     if dry_run:
         words = f"{new:,} of {redo.found:,} {reason} items of run {run} would be done again"
@@ -72,6 +84,33 @@ def _reason(run: str, given: str | None) -> Verdict:
     return verdict
 
 
+def _refuse_no_more_room(parent: RunManifest, reason: Verdict, limit: int | None) -> None:
+    """Refuse to redo what was cut off with no more room: it would be cut off again.
+
+    Raises:
+        UsageError: the new limit is no higher than the run's.
+    """
+    before = parent.settings.sampling.max_tokens
+    if reason is Verdict.TRUNCATED and limit and before and limit <= before:
+        raise UsageError(
+            f"--max-tokens {limit} is no higher than the {before} of run {parent.run}.",
+            why="Answers that were cut off would be cut off again.",
+            fix=f"gen-producer requeue {parent.run} --reason {reason} --max-tokens {4 * before}",
+        )
+
+
+def _cancelled(names: list[RunName], settings: Settings) -> set[RunName]:
+    """Return which of these runs are cancelled, as Redis knows; raises QueueError."""
+
+    async def states() -> set[RunName]:
+        async with await connect(settings, name="control") as client:
+            runs = Runs(client, settings.limits())
+            found = [await runs.get(name) for name in names]
+        return {info.run for info in found if info and info.state == "cancelled"}
+
+    return asyncio.run(states()) if names else set()
+
+
 def _load(child: RunManifest, settings: Settings, console: Console) -> int:
     return load(LoadRequest(run=child.run), settings, console).new
 
@@ -96,4 +135,5 @@ def _nothing(redo: Redo) -> str:
     return (
         f"All {redo.found:,} {reason} items of run {run} are with a child run. What is {reason}"
         f" there is redone from it: gen-producer requeue {child} --reason {reason} ..."
+        f"\nIf its settings are wrong: gen-producer cancel {child} --yes, then this command again."
     )

@@ -149,6 +149,35 @@ def test_a_child_has_the_name_that_is_given_unless_it_is_anothers(producer, stor
 
 
 @pytest.mark.usefixtures("loaded")
+def test_a_child_with_wrong_settings_is_cancelled_and_gives_its_items_back(producer, store):
+    producer(*REDO)
+    commit(store, CHILD, {0: "truncated"}, suffix="jsonl.zst")
+    higher = (*REDO[:-1], 99)
+    assert f"gen-producer cancel {CHILD} --yes" in producer(*higher).out
+    producer("cancel", CHILD, "--yes")
+    data = json.loads(producer(*higher, "--json").out)
+    assert (data["child"], data["requeued"]) == (f"{CHILD}-2", 5)
+    _, rows = rows_of(store, f"{CHILD}-2")
+    assert [row["id"] for row in rows] == [f"id-{k // 2}" for k in CUT[1:]]
+    assert json.loads(producer(*higher, "--json").out)["outcome"] == "already"
+    # The cancelled one goes on after all: work is repeated, no item counts twice.
+    producer("load", "--run", CHILD)
+    commit(store, CHILD, dict.fromkeys(range(1, 6), "ok"), content="of the first")
+    commit(store, f"{CHILD}-2", dict.fromkeys(range(5), "ok"), content="of the second")
+    told = [(one.k, one.content) for one in Family.of(store, run_name(RUN)).completions()]
+    assert len(told) == len(set(told)) == 11
+    assert [told for told in sorted(told) if told[1] == "of the second"] == []
+
+
+@pytest.mark.usefixtures("loaded")
+def test_what_was_cut_off_is_not_redone_with_no_more_room(producer):
+    said = producer("requeue", RUN, "--reason", "truncated", "--max-tokens", 8, code=2).err
+    assert "--max-tokens 8 is no higher than the 8 of run rows" in said
+    assert "gen-producer requeue rows --reason truncated --max-tokens 32" in said
+    producer("requeue", RUN, "--reason", "empty", "--max-tokens", 8)
+
+
+@pytest.mark.usefixtures("loaded")
 def test_what_cannot_be_redone_is_refused(producer):
     assert "needs the class" in producer("requeue", RUN, "--max-tokens", 9, code=2).err
     assert "needs the class" in producer("requeue", RUN, "--reason", "ok", "--as", "x", code=2).err
