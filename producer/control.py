@@ -103,7 +103,8 @@ def ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[
                 raise UsageError(
                     f"Redis has no run {name}.",
                     why="It was never loaded there, or Redis lost it.",
-                    fix="gen-producer status    lists the runs",
+                    fix="gen-producer status    lists the runs"
+                    f"    (if Redis lost it: gen-producer load --run {run})",
                 )
             return await call(runs, info)
 

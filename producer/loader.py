@@ -258,16 +258,16 @@ class _Load:
     ) -> tuple[RunManifest, Spool | None]:
         """Return run.json as it stands in the end, with all the shards that it names."""
         assert self._store is not None
+        if standing is None and not self.request.datasets:
+            raise InputError(
+                f"There is no run {self.run} in {self._store.url}.",
+                why="Without a data set, a run is put back from object storage alone.",
+                fix=f"gen-producer load DATASET --run {self.run}",
+            )
         wanted = self.wanted(standing)
         if standing is not None:
             self._compare_settings(standing, wanted)  # before minutes of reading
-        if not self.request.datasets:
-            if standing is None:
-                raise InputError(
-                    f"There is no run {self.run} in {self._store.url}.",
-                    why="Without a data set, a run is put back from object storage alone.",
-                    fix=f"gen-producer load DATASET --run {self.run}",
-                )
+        if standing is not None and not self.request.datasets:
             if known is not None:
                 refuse_other(known, standing, self._store.url)
             return standing, None

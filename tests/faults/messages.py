@@ -85,6 +85,7 @@ CASES = (
             "Error: Redis has no run nosuch.\n"
             "  It was never loaded there, or Redis lost it.\n"
             "  gen-producer status    lists the runs"
+            "    (if Redis lost it: gen-producer load --run nosuch)"
         ),
         then="gen-producer status",
     ),

@@ -283,6 +283,10 @@ def test_a_cancelled_run_can_be_loaded_again(producer, load, rows, redis_url):
 def test_a_run_that_never_was_is_said(producer):
     text = producer(*LOAD, code=3).err
     assert "There is no run rows" in text
+    # Such as one whose load was killed early: the model would be none of its trouble.
+    text = producer("load", "--run", RUN, code=3).err
+    assert f"There is no run {RUN}" in text
+    assert f"gen-producer load DATASET --run {RUN}" in text
 
 
 def test_a_finished_run_is_left_alone(load, rows, store, redis_url, producer):
