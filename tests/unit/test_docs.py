@@ -87,6 +87,18 @@ def test_operations_tells_of_each_state_word():
     assert {"done", "generating", "held"} < set(told)
 
 
+def test_operations_tells_of_each_cause_of_a_stall():
+    told = re.findall(r"(?m)^\| ([\w ,:']+) \|", section("State words").partition("\n| cause |")[2])
+    causes = [one for name, one in vars(status_state).items() if _is_cause(name, one)]
+    assert len(causes) >= 6
+    for cause in causes:
+        assert any(one.startswith(cause.partition(":")[0]) for one in told), cause
+
+
+def _is_cause(name, value):
+    return re.match(r"_[A-Z]", name) and isinstance(value, str)
+
+
 def test_operations_tells_of_each_exit_code():
     rows = re.findall(r"(?m)^\| (\d+) \| `(\w+)` \|", section("Exit codes"))
     assert sorted(rows) == sorted((str(int(code)), code.name) for code in Exit)
