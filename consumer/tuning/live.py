@@ -28,6 +28,7 @@ from consumer.tuning.trial import (
     Checks,
     Order,
     default_window,
+    mark_start,
     measured,
     once_only,
     refused,
@@ -132,6 +133,7 @@ class _One:
             live.engine, self._spec, budget=once_only(self._order.start_seconds), check=self._check
         )
         name = worker_name(self._spec)
+        await asyncio.to_thread(mark_start, self._spec)
         parts = Parts(
             redis=live.redis,
             runs=live.runs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from consumer.tuning.results import Trial
 
 FORMAT = 1  # of a round's folder; one of another format is begun anew
+_LOCK_SECONDS = 2.0
 _MEASURE_SHARE = 1 / 24  # of the minutes, for one measurement
 _MEASURE_LEAST, _MEASURE_MOST = 12.0, 60.0
 
@@ -213,7 +215,7 @@ def space_maker(options: TuneOptions, spec: EngineSpec, sample: Sample) -> Calla
     return space
 
 
-def round_folder(
+async def round_folder(
     settings: Settings, options: TuneOptions, spec: EngineSpec, stack: ExitStack | AsyncExitStack
 ) -> Path:
     """Return the round's folder, held by this process until the end.
@@ -228,15 +230,25 @@ def round_folder(
     folder = private_folder(folder)
     file = open_private(folder / "lock")
     stack.callback(os.close, file)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConflictError(
-            "This round of tuning is under way already.",
-            why=f"Another process holds {folder}/lock.",
-            fix="Wait for it, or stop it with Ctrl-C and repeat this command: it goes on.",
-        ) from None
+    # A child that a killed process was about to start holds its files for a moment longer.
+    until = time.monotonic() + _LOCK_SECONDS
+    while not _locked(file):
+        if time.monotonic() > until:
+            raise ConflictError(
+                "This round of tuning is under way already.",
+                why=f"Another process holds {folder}/lock.",
+                fix="Wait for it, or stop it with Ctrl-C and repeat this command: it goes on.",
+            )
+        await asyncio.sleep(_LOCK_SECONDS / 20)
     if options.fresh:
         for name in ("journal.log", "spent.json", "answers.json"):
             (folder / name).unlink(missing_ok=True)
     return folder
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import EngineError
+from common.private import private_folder
 from consumer.engine.failures import recognise
 from consumer.engine.honesty import PROMPTS, Honesty
 from consumer.engine.launch import refuse_reserved
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 1e9
 _KILL_SECONDS = 1.0
+_MARK = "genq tune: a trial begins:"
 _HONESTY_TOKENS = 64  # of each prompt of random ids
 
 
@@ -205,6 +208,7 @@ class Running:
             on_down=lambda _incarnation, reason: self._went_down(reason),
             check=honest,
         )
+        await asyncio.to_thread(mark_start, self.spec)
         await self._supervisor.start()
         try:
             async with asyncio.timeout(max(0.0, self.order.until - self.clock())):
@@ -243,9 +247,26 @@ def refused(error: EngineError, spec: EngineSpec) -> Trial:
 
 
 def ran_out_of_memory(spec: EngineSpec) -> bool:
-    """Return whether the last words of the engine at this place say so (reads its log)."""
-    known = recognise(tail(log_path(spec))[-80:])
+    """Return whether the last words of this start say so (reads its log)."""
+    known = recognise(last_start(tail(log_path(spec)))[-80:])
     return known is not None and known.memory
+
+
+def mark_start(spec: EngineSpec) -> None:
+    """Write into the log that another trial begins: earlier ones' words are not its own."""
+    path = log_path(spec)
+    private_folder(path.parent)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, f"{_MARK} {' '.join(spec.flags)}\n".encode())
+    finally:
+        os.close(file)
+
+
+def last_start(lines: Sequence[str]) -> list[str]:
+    """Return what a log says since the last mark."""
+    marks = [at for at, line in enumerate(lines) if line.startswith(_MARK)]
+    return list(lines[marks[-1] + 1 :] if marks else lines)
 
 
 def once_only(start_seconds: float) -> StartBudget:

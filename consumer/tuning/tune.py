@@ -136,7 +136,7 @@ async def _open(
         client = await open_redis(settings, stack, needed=options.live)
     spec = base_spec(settings, options)
     counts = counter(settings, options, client)
-    folder = round_folder(settings, options, spec, stack)
+    folder = await round_folder(settings, options, spec, stack)
     pace = options.pace or pace_for(options.minutes)
     sample = await sample_of(options, spec, store, await counts())
     checks = Checks(on=settings.honesty, random_weights=random_weights(options.flags))

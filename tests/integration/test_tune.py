@@ -16,6 +16,7 @@ from common.settings import load_settings
 from consumer.engine.honesty import Honesty
 from consumer.engine.process import session_members
 from consumer.engine.records import records
+from consumer.tuning import opening
 from consumer.tuning.opening import base_spec, round_folder
 from consumer.tuning.profiles import read_profile
 from consumer.tuning.prompts import random_sample
@@ -90,14 +91,12 @@ async def test_a_round_that_was_killed_goes_on_and_finds_the_better_flags(
     assert f"{data['gain']:.2f} x the defaults" in (folder / "report.md").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_round_that_is_stopped_leaves_no_server(settings, model, tmp_path, number):
+def test_a_round_that_is_stopped_leaves_no_server(settings, model, tmp_path):
     log = tmp_path / "stopped.log"
     process = started(settings, model, "6", log)
     eventually_sync(lambda: bool(records(settings.state_dir)), SECONDS)
-    process.send_signal(number)
-    code = Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
-    assert process.wait(SECONDS) == code, log.read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == Exit.TERMINATED, log.read_text()
     assert not records(settings.state_dir)
     assert no_engine_left(settings)
 
@@ -126,6 +125,9 @@ async def test_a_start_that_finds_no_memory_is_a_result(tmp_path):
     trial = await load(Order(setting, until=load.clock() + 600, start_seconds=60))
     assert trial.outcome is Outcome.MEMORY
     assert "out of memory" in trial.why
+    other = own_load(tmp_path, "--refuse", "something else")
+    trial = await other(Order(Setting(), until=load.clock() + 600, start_seconds=60))
+    assert trial.outcome is Outcome.CRASHED, "the words of the start before are not its own"
     assert not records(tmp_path)
 
 
@@ -150,10 +152,11 @@ async def test_random_weights_are_checked_by_their_log_probabilities_alone(tmp_p
     assert Honesty(reference=load.checks.record).record
 
 
-async def test_two_calls_of_one_round_exclude_each_other(settings, model):
+async def test_two_calls_of_one_round_exclude_each_other(settings, model, monkeypatch):
+    monkeypatch.setattr(opening, "_LOCK_SECONDS", 0.1)
     its = settings.model_copy(update={"model": model})
     async with AsyncExitStack() as stack:
         spec = base_spec(its, options())
-        round_folder(its, options(), spec, stack)
+        await round_folder(its, options(), spec, stack)
         with pytest.raises(ConflictError, match="under way"):
             await run(settings, model)
