@@ -52,39 +52,7 @@ def tune_command(flags: Callable[..., Any]) -> click.Command:
         Each trial is a real server. A round that was stopped goes on with the same command; its
         minutes are those of all calls. Ends with a report, and a profile that serves from then on.
         """
-        import asyncio  # noqa: PLC0415 - --help starts fast
-
-        from common.errors import UsageError  # noqa: PLC0415
-        from common.ids import run_name  # noqa: PLC0415
-        from common.settings import load_settings  # noqa: PLC0415
-        from common.telemetry.logs import setup_logging  # noqa: PLC0415
-        from consumer.tuning.opening import TuneOptions  # noqa: PLC0415
-        from consumer.tuning.tune import tune as run  # noqa: PLC0415
-
-        if given["run"] and given["live"]:
-            raise UsageError(
-                "--run and --live exclude each other.",
-                why="A live round takes its prompts from its run.",
-                fix=f"gen-consumer tune --gpu 0 --live {given['live']}",
-            )
-        settings = load_settings(model=given["model"])
-        name = given["live"] or given["run"]
-        options = TuneOptions(
-            gpu=given["gpu"],
-            minutes=given["minutes"],
-            run=run_name(name) if name else None,
-            prompts=given["prompts"] or "",
-            live=bool(given["live"]),
-            allow_state_dtype=given["allow_state_dtype"],
-            allow_kv_dtype=given["allow_kv_dtype"],
-            card=given["card"],
-            price=given["price"],
-            fresh=given["fresh"],
-            as_json=given["as_json"],
-            flags=given["flags"],
-        )
-        setup_logging(level="error", form=settings.log_format)
-        return int(asyncio.run(run(settings, options)))
+        return _tune(given)
 
     return tune
 
@@ -116,24 +84,64 @@ def check_command(flags: Callable[..., Any]) -> click.Command:
         Exit 6, with the texts side by side, where it does not: its answers are wrong, however
         fast and healthy it is. Consumers check each start by themselves.
         """
-        import asyncio  # noqa: PLC0415 - --help starts fast
-
-        from common.ids import run_name  # noqa: PLC0415
-        from common.settings import load_settings  # noqa: PLC0415
-        from common.telemetry.logs import setup_logging  # noqa: PLC0415
-        from consumer.tuning.check import CheckOptions  # noqa: PLC0415
-        from consumer.tuning.check import check as run  # noqa: PLC0415
-
-        names = ("model", "engine", "profile")
-        settings = load_settings(**{name: given[name] for name in names})
-        options = CheckOptions(
-            gpu=given["gpu"],
-            url=given["url"],
-            run=run_name(given["run"]) if given["run"] else None,
-            as_json=given["as_json"],
-            flags=given["flags"],
-        )
-        setup_logging(level="error", form=settings.log_format)
-        return int(asyncio.run(run(settings, options)))
+        return _check(given)
 
     return check
+
+
+def _tune(given: dict[str, Any]) -> int:
+    import asyncio  # noqa: PLC0415 - --help starts fast
+
+    from common.errors import UsageError  # noqa: PLC0415
+    from common.ids import run_name  # noqa: PLC0415
+    from common.settings import load_settings  # noqa: PLC0415
+    from common.telemetry.logs import setup_logging  # noqa: PLC0415
+    from consumer.tuning.opening import TuneOptions  # noqa: PLC0415
+    from consumer.tuning.tune import tune as run  # noqa: PLC0415
+
+    if given["run"] and given["live"]:
+        raise UsageError(
+            "--run and --live exclude each other.",
+            why="A live round takes its prompts from its run.",
+            fix=f"gen-consumer tune --gpu 0 --live {given['live']}",
+        )
+    settings = load_settings(model=given["model"])
+    name = given["live"] or given["run"]
+    options = TuneOptions(
+        gpu=given["gpu"],
+        minutes=given["minutes"],
+        run=run_name(name) if name else None,
+        prompts=given["prompts"] or "",
+        live=bool(given["live"]),
+        allow_state_dtype=given["allow_state_dtype"],
+        allow_kv_dtype=given["allow_kv_dtype"],
+        card=given["card"],
+        price=given["price"],
+        fresh=given["fresh"],
+        as_json=given["as_json"],
+        flags=given["flags"],
+    )
+    setup_logging(level="error", form=settings.log_format)
+    return int(asyncio.run(run(settings, options)))
+
+
+def _check(given: dict[str, Any]) -> int:
+    import asyncio  # noqa: PLC0415 - --help starts fast
+
+    from common.ids import run_name  # noqa: PLC0415
+    from common.settings import load_settings  # noqa: PLC0415
+    from common.telemetry.logs import setup_logging  # noqa: PLC0415
+    from consumer.tuning.check import CheckOptions  # noqa: PLC0415
+    from consumer.tuning.check import check as run  # noqa: PLC0415
+
+    names = ("model", "engine", "profile")
+    settings = load_settings(**{name: given[name] for name in names})
+    options = CheckOptions(
+        gpu=given["gpu"],
+        url=given["url"],
+        run=run_name(given["run"]) if given["run"] else None,
+        as_json=given["as_json"],
+        flags=given["flags"],
+    )
+    setup_logging(level="error", form=settings.log_format)
+    return int(asyncio.run(run(settings, options)))

@@ -247,11 +247,10 @@ async def run_sample(store: ObjectStore, run: RunName, model: str, *, mean: int 
         own = [replace(row, sampling=sampling_of(row, settings)) for row in some]
         return await _rendered(own, model, thinking=settings.thinking, times=settings.samples)
 
-    limit = settings.sampling.max_tokens
     return Sample(
         search=await prompts(rows),
         held_out=await prompts(held),
-        output_tokens=mean if mean is not None else limit,
+        output_tokens=mean,  # a limit would say little: the defaults' trial then tells
         about=f"{len(rows) + len(held):,} of the {manifest.rows:,} rows of {run}",
     )
 

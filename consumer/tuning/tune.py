@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 
     from common.audit import RunCounts
     from common.settings import Settings
+    from consumer.engine.api import EngineSpec
+    from consumer.tuning.prompts import Sample
     from consumer.tuning.results import Trial
     from consumer.tuning.space import Space
+    from consumer.tuning.steady import Pace
     from consumer.tuning.trial import Order, Tried
 
 
@@ -144,12 +147,12 @@ async def _open(
     if answers.is_file():
         checks.record = unpack(answers.read_bytes())
     board = stack.enter_context(LiveBoard())
-    engine = engine_named(settings.engine)
-    tried: Tried
+    desk = _Desk(settings, options, spec, sample, pace, checks, board, folder)
+    tried: Tried = desk.own_load()
     if options.live and options.run and client is not None and store is not None:
         tried = LiveLoad(
             settings=settings,
-            engine=engine,
+            engine=engine_named(settings.engine),
             spec=spec,
             run=options.run,
             redis=client,
@@ -162,42 +165,63 @@ async def _open(
             clock=options.clock,
             seen=board.seen,
         )
-    else:
-        tried = OwnLoad(
-            engine=engine,
-            spec=spec,
-            sample=sample,
-            pace=pace,
-            checks=checks,
-            port=start.free_port,
-            clock=options.clock,
-            seen=board.seen,
-        )
-    space_of = space_maker(options, spec, sample)
+    one = await asyncio.to_thread(desk.round, _Keeping(tried, checks, answers))
+    return Opened(options, settings, folder, one, desk.facts, counts, one.space_of)
 
-    one = Round(
-        search=await asyncio.to_thread(Search, folder / "journal.log"),
-        tried=_Keeping(tried, checks, answers),
-        space_of=space_of,
-        pace=pace,
-        minutes=options.minutes,
-        spent=Spent(folder / "spent.json", options.clock),
-        clock=options.clock,
-        board=board,
-        start_seconds=settings.start_seconds,
-        most_trials=options.most_trials,
-        soaks=options.soaks,
-    )
-    facts = Facts(
-        model=model_name(spec.model),
-        base=spec.flags,
-        sample=sample.about,
-        minutes=options.minutes,
-        gpu=options.gpu,
-        price=options.price,
-        live=options.live,
-    )
-    return Opened(options, settings, folder, one, facts, counts, space_of)
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What a round is made of."""
+
+    settings: Settings
+    options: TuneOptions
+    spec: EngineSpec
+    sample: Sample
+    pace: Pace
+    checks: Checks
+    board: LiveBoard
+    folder: Path
+
+    def own_load(self) -> OwnLoad:
+        return OwnLoad(
+            engine=engine_named(self.settings.engine),
+            spec=self.spec,
+            sample=self.sample,
+            pace=self.pace,
+            checks=self.checks,
+            port=start.free_port,
+            clock=self.options.clock,
+            seen=self.board.seen,
+        )
+
+    def round(self, tried: Tried) -> Round:
+        """Return the round, its journal opened (blocks on the disk)."""
+        options = self.options
+        return Round(
+            search=Search(self.folder / "journal.log"),
+            tried=tried,
+            space_of=space_maker(options, self.spec, self.sample),
+            pace=self.pace,
+            minutes=options.minutes,
+            spent=Spent(self.folder / "spent.json", options.clock),
+            clock=options.clock,
+            board=self.board,
+            start_seconds=self.settings.start_seconds,
+            most_trials=options.most_trials,
+            soaks=options.soaks,
+        )
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(
+            model=model_name(self.spec.model),
+            base=self.spec.flags,
+            sample=self.sample.about,
+            minutes=self.options.minutes,
+            gpu=self.options.gpu,
+            price=self.options.price,
+            live=self.options.live,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ async def test_random_weights_are_checked_by_their_log_probabilities_alone(tmp_p
     first = await load(Order(Setting(window=8), until=load.clock() + 600, start_seconds=60))
     assert first.outcome is Outcome.OK
     assert first.answered
-    assert first.output_tokens == pytest.approx(24, abs=12)
+    assert 1 <= first.output_tokens <= 24
     assert [probe.prompt for probe in load.checks.record] == [
         f"random tokens {n}" for n in range(3)
     ]

@@ -13,6 +13,7 @@ from consumer.engine.life import UnfitError
 from consumer.engine.records import records
 from consumer.tuning import check
 from consumer.tuning.check import CheckOptions
+from consumer.tuning.prompts import run_sample
 from tests.support.consumers import world_of
 from tests.support.fake_engine import FakeSglang
 from tests.support.tuning import options, run
@@ -55,6 +56,17 @@ async def test_what_a_live_round_generates_is_the_runs(world):
 def test_a_live_round_refuses_what_would_change_the_runs_answers(wrong):
     with pytest.raises(UsageError, match="keeps what its trials say"):
         options(**{"prompts": "", "run": RunName("one"), "live": True, "flags": (), **wrong})
+
+
+async def test_a_runs_sample_holds_out_rows_that_the_search_does_not_see(world):
+    world.store_run(180, thinking=False, samples=2)
+    sample = await run_sample(world.store, RunName("one"), world.model, mean=77)
+    seen, held = ({tuple(p.input_ids) for p in some} for some in (sample.search, sample.held_out))
+    assert (len(seen), len(held)) == (100, 80)
+    assert not seen & held
+    assert {prompt.times for prompt in sample.search} == {2}
+    assert sample.search[0].sampling.max_tokens == 64
+    assert sample.output_tokens == 77
 
 
 async def test_check_compares_with_the_run_and_leaves_its_reference(world, monkeypatch, capsys):

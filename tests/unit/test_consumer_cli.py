@@ -38,7 +38,7 @@ def test_without_a_command_it_serves():
     text = run("--help")
     assert " [OPTIONS] [-- ENGINE FLAGS]\n" in text
     assert text.count("\n") < 45
-    for name in ("explain", "profiles"):
+    for name in ("explain", "profiles", "tune", "check"):
         assert f"\n    {name} " in text
     with pytest.raises(UsageError, match="No model"):
         command.main(["--gpu", "0", "--", "--made-up"], standalone_mode=False)
@@ -51,7 +51,9 @@ def test_a_misspelled_command_is_no_flag_of_the_engine():
         command.main(["--model", "m", "foo"], standalone_mode=False)
 
 
-@pytest.mark.parametrize("words", [("explain",), ("profiles",), ("profiles", "show")])
+@pytest.mark.parametrize(
+    "words", [("explain",), ("profiles",), ("profiles", "show"), ("tune",), ("check",)]
+)
 def test_each_help_fits_a_screen(words):
     assert run(*words, "--help").count("\n") < 45
 
