@@ -115,7 +115,7 @@ class Watcher:
         workers = await self._runs.workers() if infos else []
         suspended = bool(infos) and await self._runs.suspended()
         server = await server_facts(self._client) if infos else None
-        common = _Common(workers, suspended, server, alone=run is not None)
+        common = _Common(workers, suspended, server, alone=run is not None or len(infos) == 1)
         return [await self._status(info, common) for info in infos]
 
     async def _status(self, info: RunInfo, common: _Common) -> RunStatus:

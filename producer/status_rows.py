@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from producer.status_data import number
@@ -54,13 +55,16 @@ class _Row:
 
 
 def worker_lines(
-    workers: list[WorkerInfo], *, width: int = 100, most: int | None = None
+    workers: list[WorkerInfo], *, width: int = 100, most: int | None = None, at: float | None = None
 ) -> list[str]:
-    """Return a line for each worker, by place; of more than ``most`` the marked ones first."""
+    """Return a line for each worker, by place; of more than ``most`` the marked ones first.
+
+    ``at``: what time it is (unix s), to say how long nothing was heard of one.
+    """
     rates = sorted(number(one, "tokens_per_second") for one in workers if _counts(one))
     median = rates[len(rates) // 2] if len(rates) > 1 else 0.0
     slowest = rates[0] if rates else 0.0
-    rows = [_row(one, median, slowest) for one in sorted(workers, key=_order)]
+    rows = [_row(one, median, slowest, at) for one in sorted(workers, key=_order)]
     left_out: list[_Row] = []
     if most is not None and len(rows) > max(most, FEWEST):
         kept = max(most, FEWEST) - 1
@@ -84,16 +88,17 @@ def _order(worker: WorkerInfo) -> list[tuple[int, int | str]]:
 
 
 def _counts(worker: WorkerInfo) -> bool:
-    return bool(worker.gauges) and worker.gauges.get("engine", "ready").lower() == "ready"
+    """Tell whether a worker's rate may be held against the others': it has work, and may do it."""
+    ready = worker.gauges.get("engine", "ready").lower() == "ready"
+    return bool(worker.gauges) and ready and number(worker, "in_flight") > 0
 
 
-def _row(worker: WorkerInfo, median: float, slowest: float) -> _Row:
+def _row(worker: WorkerInfo, median: float, slowest: float, at: float | None) -> _Row:
     gauges = worker.gauges
     cells = {"place": place_of(worker)}
     if worker.silent:
-        since = worker.last_heartbeat[:19].replace("T", " ")  # RQ's: 2026-01-31T23:59:59.000000Z
         cells |= {"engine": "silent", "finished": f"finished {worker.finished:,}"}
-        return _Row(cells, f"<- no word since {since} UTC")
+        return _Row(cells, f"<- no word {_since(worker.last_heartbeat, at)}")
     if not gauges:
         return _Row({**cells, "engine": worker.state, "finished": f"finished {worker.finished:,}"})
     rate = number(worker, "tokens_per_second")
@@ -109,6 +114,26 @@ def _row(worker: WorkerInfo, median: float, slowest: float) -> _Row:
         share = f"{100 * rate / median:.0f} % of median"
         marks.insert(0, f"<- slowest: {share}" if rate == slowest else f"<- slow: {share}")
     return _Row(cells, "  ".join(marks), _asked(worker), rate)
+
+
+def _since(beat: str, at: float | None) -> str:
+    """Return how long ago a heartbeat was, which RQ writes as 2026-01-31T23:59:59.000000Z."""
+    try:
+        seconds = (at or 0.0) - datetime.fromisoformat(beat).timestamp()
+    except ValueError:
+        return "ever"
+    return f"for {duration(seconds)}" if at and seconds > 0 else f"since {beat[:19]}Z"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units."""
+    left = round(seconds)
+    parts: list[str] = []
+    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (name == "s" and not parts):
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])
 
 
 def _card(worker: WorkerInfo) -> Iterator[tuple[str, str]]:

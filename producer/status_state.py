@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from common.model import SMALL_MODEL
 from producer.acceptance import remedy
 from producer.status_data import number
-from producer.status_rows import place_of
+from producer.status_rows import duration, place_of
 
 if TYPE_CHECKING:
     from common.queue.workers import WorkerInfo
@@ -257,14 +257,3 @@ def _consumer(model: str) -> str:
 
 def _ago(seconds: float | None) -> str:
     return "never" if seconds is None else f"{duration(seconds)} ago"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units."""
-    left = round(seconds)
-    parts: list[str] = []
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])

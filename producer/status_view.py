@@ -7,11 +7,10 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from common.audit import flagged
-from producer.status_rows import worker_lines
+from producer.status_rows import duration, worker_lines
 from producer.status_state import (
     TOLD_SECONDS,
     cost,
-    duration,
     eta,
     label,
     next_command,
@@ -55,7 +54,7 @@ def screen(status: RunStatus, *, width: int = MAX_WIDTH, rows: int | None = None
     ]
     width = min(width, MAX_WIDTH)
     body = [line for line in lines if line]
-    body += worker_lines(status.workers, width=width, most=rows)
+    body += worker_lines(status.workers, width=width, most=rows, at=counts.at)
     body.append(f"Next: {next_command(status)}")
     return "\n".join(part for line in body for part in fold(line, width))
 
@@ -137,9 +136,11 @@ def _rate(rate: Rate) -> str:
 
 
 def _eta_text(status: RunStatus) -> str:
-    found = eta(status)
+    found, counts = eta(status), status.counts
     if found is None:
         return ""
+    if not counts.queued and not counts.waiting:  # what is left depends on single answers
+        return f"the last {counts.leased:,} are under way"
     best, worst = found
     if worst <= best * _CLOSE:
         return f"done in about {duration((best + worst) / 2)}"

@@ -225,5 +225,12 @@ def _answer(record: dict[str, Any], place: Place | None, *, texts: bool) -> Answ
         seconds=record["seconds"],
         model=record["model"],
         engine=record["engine"],
-        texts={name: record.get(name) for name in _TEXTS} if texts else None,
+        texts={name: _parsed(name, record.get(name)) for name in _TEXTS} if texts else None,
     )
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """Return a column's value; parts have some of them as JSON."""
+    if name in ("turns", "sampling", "metadata") and isinstance(value, str):
+        return loads(value or "null")
+    return value

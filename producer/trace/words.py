@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from common.codec import dumps, loads
+from common.codec import dumps
 from common.records import Verdict
-from producer.status_state import duration
+from producer.status_rows import duration
 from producer.status_store import one_line
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _life_lines(life: Life, url: str) -> list[str]:
     if life.parent:
         lines.append(f"  redoes item {life.parent[1]} of run {life.parent[0]}")
     if life.state:
-        lines += _tries(life.state)
+        lines += _tries(life.state, told=life.answer is not None)
     elif life.letter:
         letter = life.letter
         lines.append(f"  given up {letter.at} on {letter.worker or '-'}: {indented(letter.text)}")
@@ -103,8 +103,10 @@ def _read(state: ItemState) -> str:
     return f"read by sink {result.sink} {ago} ago{times}"
 
 
-def _tries(state: ItemState) -> list[str]:
-    parts = [f"attempts used up {state.attempts_used} of {state.attempts}"]
+def _tries(state: ItemState, *, told: bool) -> list[str]:
+    """Return what happened to an item; ``told``: its completion tells of its attempts."""
+    used = f"attempts used up {state.attempts_used} of {state.attempts}"
+    parts = [] if told and not state.attempts_used else [used]
     if state.deliveries_unfinished:
         parts.append(f"{state.deliveries_unfinished} hand-outs that ended without a verdict")
     if state.engine_deaths:
@@ -113,7 +115,7 @@ def _tries(state: ItemState) -> list[str]:
         parts.append(f"{state.kept_turns_bytes:,} bytes of finished turns kept")
     if state.watched:
         parts.append(f"watched by the canary: {state.watched}")
-    lines = ["  tries: " + ", ".join(parts)]
+    lines = ["  tries: " + ", ".join(parts)] if parts else []
     if state.started is not None:
         lines.append(f"  last handed out {_when(state.started, state.at)} to {state.worker or '-'}")
     lines += [
@@ -139,12 +141,17 @@ def _answer(answer: Answer, url: str) -> list[str]:
     if answer.part is not None:
         lines.append(f"  stored: {url}/{answer.key}, row {answer.position} (the first is 0)")
     for name, value in (answer.texts or {}).items():
-        if value:
-            lines.append(f"  {name}: {indented(value if isinstance(value, str) else _json(value))}")
+        if shown := _shown(value):
+            lines.append(f"  {name}: {indented(shown)}")
     return lines
 
 
-def _json(value: Any) -> str:
+def _shown(value: Any) -> str:
+    """Return a text, or JSON without what is not set."""
+    if isinstance(value, dict):
+        value = {name: one for name, one in value.items() if one is not None}
+    if isinstance(value, str) or not value:
+        return value or ""
     return dumps(value).decode()
 
 
@@ -221,7 +228,7 @@ def _life_json(life: Life) -> dict[str, Any]:
         "parent": {"run": life.parent[0], "item": life.parent[1]} if life.parent else None,
         "finished": life.finished,
         "redis": _state_json(life.state) if life.state else None,
-        "completion": _answer_json(life.answer) if life.answer else None,
+        "completion": asdict(life.answer) if life.answer else None,
         "letter": asdict(life.letter) if life.letter else None,
         "counts": life.counts,
         "children": [_life_json(child) for child in life.children],
@@ -233,13 +240,3 @@ def _state_json(state: ItemState) -> dict[str, Any]:
     if told["result"]:
         del told["result"]["payload"]  # what it says of itself is the completion
     return {name: value for name, value in told.items() if name not in ("run", "item")}
-
-
-def _answer_json(answer: Answer) -> dict[str, Any]:
-    told = asdict(answer)
-    texts = told["texts"]
-    if texts:
-        for name in ("turns", "sampling", "metadata"):  # Parquet has them as JSON
-            if isinstance(texts[name], str) and texts[name]:
-                texts[name] = loads(texts[name])
-    return told

@@ -15,8 +15,8 @@ from common.records import RunInfo
 from producer.fleet import STATUSES
 from producer.status_data import FEW, Rate, RunStatus, _recent
 from producer.status_json import run_json
-from producer.status_rows import worker_lines
-from producer.status_state import cost, duration, eta, label, next_command, state_of
+from producer.status_rows import duration, worker_lines
+from producer.status_state import cost, eta, label, next_command, state_of
 from producer.status_store import Child, Example, one_line
 from producer.status_view import LINES, bar, fold, percent, row, screen
 
@@ -344,6 +344,23 @@ def test_the_json_is_plain_and_versioned():
 def test_the_consumer_that_is_named_can_serve_the_model(model, command):
     served = replace(STATUS, workers=[], info=replace(STATUS.info, model=model))
     assert next_command(served) == command
+
+
+def test_a_silent_worker_is_told_with_how_long_and_an_idle_one_is_not_slow():
+    silent = replace(worker(0), gauges={}, ours=True, last_heartbeat="2026-01-31T23:59:59.000000Z")
+    at = 1769903999.0 + 95
+    assert worker_lines([silent], at=at)[0].endswith("  <- no word for 1 min 35 s")
+    assert worker_lines([silent])[0].endswith("  <- no word since 2026-01-31T23:59:59Z")
+    assert worker_lines([replace(silent, last_heartbeat="")])[0].endswith("  <- no word ever")
+    idle = worker(1, in_flight="0", tokens_per_second="10")
+    assert not any("slow" in line for line in worker_lines([worker(0), worker(2), idle]))
+
+
+def test_the_last_ones_are_not_timed():
+    last = with_(queued=0, waiting=0, leased=10, committed=901_954, done=902_074)
+    last = replace(last, counts=replace(last.counts, committed_counter=901_954))
+    assert "; the last 10 are under way" in screen(last)
+    assert eta(last) is not None
 
 
 def line_of(**gauges):
