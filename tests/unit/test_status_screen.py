@@ -9,6 +9,7 @@ import pytest
 
 from common.audit import Canary, RunCounts
 from common.codec import dumps
+from common.queue.item_state import FailedTry, ItemState, WaitingResult
 from common.queue.server import ServerFacts
 from common.queue.workers import WorkerInfo
 from common.records import RunInfo
@@ -19,6 +20,9 @@ from producer.status_rows import duration, worker_lines
 from producer.status_state import cost, eta, label, next_command, state_of
 from producer.status_store import Child, Example, one_line
 from producer.status_view import LINES, bar, fold, percent, row, screen
+from producer.trace.life import Answer, Letter, Life
+from producer.trace.names import Match, Matches
+from producer.trace.words import trace_json
 
 INFO = RunInfo(
     run="ultrachat-200k",
@@ -431,7 +435,8 @@ def test_texts_of_rows_and_answers_cannot_steer_a_terminal():
 
 def documented(heading):
     text = (Path(__file__).parents[2] / "docs/status.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`.+?) \| (.+) \|$", text.partition(heading)[2], re.MULTILINE)
+    section = text.partition(heading)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \| (.+) \|$", section, re.MULTILINE)
     return {
         name: set(re.findall(r"`(\w+)`", meaning))
         for names, meaning in rows
@@ -451,6 +456,24 @@ def test_the_documented_json_is_what_is_printed():
     for name in ("workers", "examples", "children"):
         assert set(data[name][0]) <= fields[name], name
     assert {"finishing", *STATUSES} - {"closed"} <= fields["state"]
+
+
+def test_the_documented_json_of_an_item_is_what_is_printed():
+    fields = documented("## One item: `trace`")
+    failed = FailedTry(1.0, "gpu0", "why")
+    waits = WaitingResult("1-1", "ok", 2, b"")
+    state = ItemState(INFO.run, 7, "open", "generated", 1.0, failures=[failed], result=waits)
+    answer = Answer(None, "", None, *("ok", "stop"), *range(6), *("w", "s"), 1.0, *("m", "e"))
+    letter = Letter("empty", "why", "w", "at")
+    life = Life(INFO.run, 7, 8, 0, "id", "", ("up", 3), state, answer, letter)
+    told = json.loads(dumps(trace_json(INFO.run, "7", Matches([Match(7, 8, 0)], 1), life, [])))
+    assert set(told["life"]) == set(fields)
+    inner = told["life"]["redis"]
+    assert {*inner, *inner["failures"][0], *inner["result"]} <= fields["redis"]
+    assert set(told["life"]["completion"]) <= fields["completion"]
+    assert set(told["life"]["letter"]) == fields["letter"]
+    text = (Path(__file__).parents[2] / "docs/status.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text.partition("## One item")[2] for name in told)
 
 
 def test_the_documented_screen_is_the_one_of_the_first_test():
