@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+import structlog
 
 from common.objectstore import ObjectStore, open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
+from common.telemetry import logs
 from tests.support import servers
 from tests.support.queues import QueueBench
 
@@ -34,6 +37,18 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {name for field in Settings.model_fields for name in names_of(field)}
     for name in [*names, CONFIG_FILE_VARIABLE]:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that a test runs in this process sets logging up for its own life only."""
+    monkeypatch.setattr(logs, "CACHE_LOGGERS", False)
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:], root.level = handlers, level
+    logging.captureWarnings(capture=False)
 
 
 @pytest.fixture(scope="session")

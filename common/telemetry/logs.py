@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, WrappedLogger
 
+CACHE_LOGGERS = True  # once configured, a process's loggers stay as they are
 _URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")
 _SECRET_NAMES = re.compile(r"password|secret|token$|api_key|authorization", re.IGNORECASE)
 
@@ -85,7 +86,7 @@ def setup_logging(*, level: str = "info", form: str = "auto") -> None:
         processors=[*shared, *_renderer(console=console)],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(stream),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=CACHE_LOGGERS,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

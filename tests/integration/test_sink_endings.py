@@ -149,7 +149,9 @@ async def test_requeue_wins_against_a_sink_that_ends_the_run_meanwhile(lab, monk
 
     monkeypatch.setattr(Runs, "reopen", late)
     console = Console(json=True)
-    await asyncio.to_thread(run_requeue, job.run, lab.settings, console, reason=None, dry_run=False)
+    await asyncio.to_thread(
+        run_requeue, job.run, lab.settings, console, reason=None, ids=(), dry_run=False
+    )
     assert not marked(job)
     counts = await job.counts()
     assert (counts.state, counts.queued, counts.dead) == ("open", 1, 0)
