@@ -275,8 +275,8 @@ class Consumer:
             await asyncio.sleep(REFRESH_SECONDS)
             before = {active.info.run for active in self.catalogue.active}
             try:
-                await self._read_runs()
-                finished = self._plan.burst and await self._nothing_left()
+                known = await self._read_runs()
+                finished = self._plan.burst and known and await self._nothing_left()
             except QueueError as error:
                 trouble.trouble(error)
                 continue
@@ -299,14 +299,19 @@ class Consumer:
                 log.info("nothing is left to lease")
                 self._stopping.ask(Exit.DONE)
 
-    async def _read_runs(self) -> None:
+    async def _read_runs(self) -> bool:
+        """Read the runs; return whether it is known now which of them the engine may serve.
+
+        An engine that came up while they were only looked at could seem to have none.
+        """
         if self._facts is None:
             await self.catalogue.look()
-            return
+            return False
         await self.catalogue.refresh(self._facts)
         stall_seconds = self.catalogue.stall_seconds
         if stall_seconds is not None:
             self._parts.supervisor.stall_seconds = stall_seconds
+        return True
 
     async def _nothing_left(self) -> bool:
         """Return whether a burst has come to its end: none runs, none can be leased."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ from rq.command import send_shutdown_command, send_stop_job_command
 from common.errors import EngineError, Exit
 from common.keys import RQ_SUSPENDED
 from common.records import Sampling
-from consumer import start
-from consumer.engine.supervisor import StartBudget
+from consumer import daemon, start
+from consumer.engine.supervisor import StartBudget, Supervisor
+from consumer.leases.catalogue import Catalogue
 from tests.support.consumers import enqueue_run, world_of
 from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
 from tests.support.servers import eventually
@@ -44,6 +46,33 @@ async def slow_engine(world):
 def launched(monkeypatch):
     """What the consumer launches as SGLang is the stand-in."""
     monkeypatch.setattr(start, "engine_named", lambda _name: FakeSglang())
+
+
+async def test_a_burst_whose_engine_comes_up_in_the_middle_of_a_look_does_not_end(
+    world, engine, monkeypatch
+) -> None:
+    looking, up = asyncio.Event(), asyncio.Event()
+    look, wait_ready = Catalogue.look, Supervisor.wait_ready
+
+    async def first_look_outlasts_the_start(self):
+        first = not looking.is_set()
+        looking.set()
+        await look(self)
+        if first:
+            await up.wait()
+
+    async def wait_and_tell(self):
+        await looking.wait()  # the engine is there already, so it is ready at once
+        facts = await wait_ready(self)
+        up.set()
+        return facts
+
+    monkeypatch.setattr(daemon, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(Catalogue, "look", first_look_outlasts_the_start)
+    monkeypatch.setattr(Supervisor, "wait_ready", wait_and_tell)
+    await world.load(3)
+    assert await world.burst(url=engine.url) == Exit.DONE
+    assert (await world.counts()).generated == 3
 
 
 async def test_a_burst_answers_every_item_once_and_ends(world, engine) -> None:
