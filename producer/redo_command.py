@@ -59,10 +59,12 @@ def run_redo(
         words = f"{new:,} of {redo.found:,} {reason} items of run {run} would be done again"
         words += f" as run {redo.name}. Nothing was changed." if new else ". " + _nothing(redo)
         return done(console, run, "dry-run", words, child=redo.name, would_queue=new)
-    for child in redo.standing:
-        _load(child, settings, console)
+    back = sum(_load(child, settings, console) for child in redo.standing)
     if not new:
-        return done(console, run, *_already(redo), requeued=0)
+        outcome, words = _already(redo)
+        if back:  # Redis had lost it, or it was cancelled
+            words = f"{back:,} items of it are queued again.\n{words}"
+        return done(console, run, outcome, words, requeued=back)
     with console.progress("Copying", new) as progress:
         child = make_child(store, redo, wishes, progress=progress)
     queued = _load(child, settings, console)

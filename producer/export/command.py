@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 _STDOUT = "-"
+_FOREIGN = (".parquet", ".arrow", ".csv")
 
 
 def run_export(
@@ -118,6 +119,12 @@ def _packing(out: str, asked: str | None) -> str:
         )
     if out == _STDOUT or _is_folder(out):
         return asked or "none"
+    if out.endswith(_FOREIGN):
+        raise UsageError(
+            f"{out} would not be what its name says.",
+            why="Every format of an export is JSON, one object a line.",
+            fix=f"Name it {out.rpartition('.')[0]}.jsonl",
+        )
     named = packing_of(out)
     if asked is not None and asked != named:
         raise UsageError(

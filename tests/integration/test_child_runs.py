@@ -110,7 +110,8 @@ def test_the_same_command_again_does_nothing_and_says_so(producer, store, redis_
     assert queued(redis_url, CHILD) == 6
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
-    producer(*REDO)  # after a loss of Redis it puts the child back
+    again = producer(*REDO)  # after a loss of Redis it puts the child back
+    assert "6 items of it are queued again." in again.out
     assert queued(redis_url, CHILD) == 6
 
 

@@ -204,6 +204,7 @@ def test_a_killed_export_leaves_no_half_file(forge, export, tmp_path, point, pla
         (["r", "--to", "messages", "/proc/version/folder/"], 2),
         (["r", "--to", "messages", "s3://bucket/out.jsonl"], 2),
         (["r", "--to", "messages", "--compress", "gz", "{here}/out.jsonl"], 2),
+        (["r", "--to", "messages", "{here}/out.parquet"], 2),
     ],
 )
 def test_mistakes_are_named_with_a_way_out(store, export, tmp_path, words, code):
