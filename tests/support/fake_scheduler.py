@@ -60,6 +60,7 @@ class Faults:
     dishonest: str = ""  # uncached | cached | crowd | always: wrong output in that case
     empty_answers: int = 0  # so many answers are the end token alone
     empty_share: float = 0.0  # of the answers are, by prompt and seed
+    empty_text: str = ""  # what a prompt that holds this gets, at every try
     loop_answers: int = 0  # so many answers repeat one word up to the limit
     cut_prompts: int = 0  # so many prompts lose their first token on the way
 
@@ -169,6 +170,10 @@ class Scheduler:
             return list(b"again and " * (job.max_new_tokens // 10 + 1))
         digest = hashlib.sha256(repr((job.input_ids, job.seed)).encode()).digest()
         if digest[1] < 256 * faults.empty_share:
+            return [EOS_ID]
+        if faults.empty_text and faults.empty_text.encode() in bytes(
+            token for token in job.input_ids if token < 256
+        ):
             return [EOS_ID]
         crowd = len(self.running) > 0
         case = "cached" if job.cached else "crowd" if crowd else "uncached"
