@@ -4,13 +4,13 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-LOCKS := $(wildcard requirements/*.txt) pyproject.toml deploy/setup.sh
+LOCKS := $(filter-out requirements/bench.txt,$(wildcard requirements/*.txt)) pyproject.toml deploy/setup.sh
 PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_OPTIONS)
 FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale lock clean
+.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale bench-peers lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,16 @@ bench-scale: $(VENV)/.test ## One Redis under 1,000 consumers (SCALE_ITEMS=10000
 	$(BIN)/python -m tests.bench.bench_scale --items $(or $(SCALE_ITEMS),10000000) \
 		--seconds $(or $(SECONDS),300) --record $(or $(RECORD),docs/records/scale.md) $(BENCH_OPTIONS)
 
+# The other tools have a venv of their own, so that they meet none of our packages.
+build/bench-venv/.done: requirements/bench.txt $(VENV)/.test
+	@mkdir -p build
+	$(BIN)/uv venv -q --clear --python $(BIN)/python build/bench-venv
+	$(BIN)/uv pip install -q --python build/bench-venv/bin/python --require-hashes -r $<
+	@touch $@
+
+bench-peers: build/bench-venv/.done ## The same requests through genq, loops, Celery, Dramatiq, RQ, taskiq
+	$(BIN)/python -m tests.bench.bench_peers --record $(or $(RECORD),docs/records/peers.md) $(BENCH_OPTIONS)
+
 lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade for newer ones)
 	$(PIP_COMPILE) pyproject.toml --extra local --extra test -o requirements/test.txt
 	$(PIP_COMPILE) pyproject.toml requirements/demo.in --extra local -c requirements/test.txt -o requirements/local.txt
@@ -91,6 +101,7 @@ lock: $(VENV)/.test ## Resolve the pinned packages anew (LOCK_OPTIONS=--upgrade 
 	$(PIP_COMPILE) pyproject.toml requirements/services.in -c requirements/test.txt -o requirements/services.txt
 	$(PIP_COMPILE) requirements/rq-exporter.in -o requirements/rq-exporter.txt
 	$(PIP_COMPILE) requirements/deploy.in -c requirements/test.txt -o requirements/deploy.txt
+	$(PIP_COMPILE) requirements/bench.in -o requirements/bench.txt
 	$(PIP_COMPILE) --no-deps requirements/model.in -o requirements/model.txt
 
 clean: ## Remove .venv and caches; results (.genq) stay

@@ -15,7 +15,7 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 TARGETS = [
     "setup", "demo", "test", "check", "test-slow",
     "faults", "chaos", "bench-queue", "bench-load", "bench-recovery", "bench-consumer", "docs",
-    "lock",
+    "bench-scale", "bench-peers", "lock",
 ]  # fmt: skip
 
 

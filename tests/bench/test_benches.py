@@ -47,3 +47,18 @@ def test_a_small_fleet_keeps_its_leases_and_its_books(tmp_path):
     for name in ("complete", "lease", "extend", "commit", "reap"):
         assert f"\n| {name} | " in text
     assert "cards\nat 1.2 completions/s each" in text
+
+
+VENV = ROOT / "build" / "bench-venv"
+
+
+@pytest.mark.skipif(not VENV.exists(), reason="the other tools are not installed: make bench-peers")
+def test_two_tools_are_compared_and_lose_nothing_without_a_kill(tmp_path):
+    page = tmp_path / "peers.md"
+    size = ("--rows", 40, "--in-flight", 8, "--answer-tokens", 16, "--patience", 60)
+    bench("bench_peers", *size, "--only", "genq,asyncio", "--record", page)
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if " | " in line][2:]
+    assert [row[0].strip("| ") for row in rows] == ["genq", "openai asyncio loop"]
+    for row in rows:
+        assert "lost" not in row[3]
+        assert row[4] == row[5] == "0", "neither lost nor doubled after a kill"
