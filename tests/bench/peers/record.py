@@ -40,7 +40,7 @@ with a real Valkey where it needs a broker ({versions}).
   that are not in the results when all is done, or when nothing came for {patience:.0f} s; a tool
   that hands them out later still is not waited for.
   **Doubled**: rows that are there more than once. **Asked again**: requests that the engines got
-  beyond one a row. **Whole after**, s: from the restart until the last row.
+  beyond one for each row that is there. **Whole after**, s: from the restart until the last row.
 
 The results are, for every tool but genq, lines of one file, appended with one write each when the
 answer is there (the conversation loop writes through a buffer, as such scripts do). For genq they

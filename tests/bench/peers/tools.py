@@ -211,7 +211,9 @@ def tools(place: Place) -> list[Tool]:
                     "ERROR",
                 ),
             ),
-            note="asyncio; the stream broker, `idle_timeout` and its lock's timeout 20 s. What a dead"
-            " worker had read is taken back only when new tasks come (taskiq-redis 1.2)",
+            note=(
+                "asyncio; the stream broker, `idle_timeout` and its lock's timeout 20 s. What a dead"
+                " worker had read is taken back only when new tasks come (taskiq-redis 1.2)"
+            ),
         ),
     ]

@@ -179,7 +179,7 @@ def killed(tool: Tool, place: Place, logs: EngineLogs, *, patience_seconds: floa
     return Killed(
         lost=place.rows - len(found),
         doubled=sum(count - 1 for count in found.values()),
-        asked_again=logs.asked - place.rows,
+        asked_again=logs.asked - len(found),
         seconds=last - began,
     )
 
