@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # What to change about a run whose first rows come to a class; the rest is for `failed` to tell.
 _REMEDIES = {
-    Verdict.TRUNCATED: "a higher --max-tokens",
-    Verdict.THOUGHT_ONLY: "a higher --max-tokens, or --no-thinking",
+    Verdict.TRUNCATED: "to a higher --max-tokens",
+    Verdict.THOUGHT_ONLY: "to a higher --max-tokens, or to --no-thinking",
     Verdict.EMPTY: "the model or its chat template",
     Verdict.LOOPING: "--temperature",
-    Verdict.TOO_LONG: "consumers with a larger --context",
-    Verdict.INPUT_TRUNCATED: "consumers with a larger --context",
+    Verdict.TOO_LONG: "to consumers with a larger --context",
+    Verdict.INPUT_TRUNCATED: "to consumers with a larger --context",
     Verdict.BAD_ROW: "the rows",
     Verdict.CONTENT_ERROR: "the rows",
 }
