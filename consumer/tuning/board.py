@@ -43,6 +43,10 @@ class LiveBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the table as it is; safe to call again."""
         self._now = None
         if self._live:
             self._live.stop()

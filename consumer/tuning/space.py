@@ -287,6 +287,16 @@ def _changes(knob: str, point: Mapping[str, Value]) -> bool:
     return point.get(knob, "auto") not in ("auto", "float32")
 
 
+# What a server does by itself is not worth a word.
+_PLAIN: set[tuple[str, Value]] = {
+    ("chunk", "auto"),
+    ("fraction", "auto"),
+    ("graphs", "cover"),
+    ("kv_dtype", "auto"),
+}
+_PLAIN |= {("policy", "fcfs"), ("prefill_graphs", "on"), ("state_dtype", "float32"), ("drafts", 0)}
+
+
 def describe(point: Sequence[tuple[str, Value]]) -> str:
-    """Return a point in a few words for a table."""
-    return " ".join(f"{knob}={value}" for knob, value in point)
+    """Return a point in a few words for a table; empty for the defaults."""
+    return " ".join(f"{knob}={value}" for knob, value in point if (knob, value) not in _PLAIN)

@@ -82,6 +82,7 @@ async def tune(settings: Settings, options: TuneOptions) -> Exit:
                     return stopping.code
             else:
                 result = work.result()
+            opened.board.stop()
             await opened.finish(result, stopped=work.cancelled())
             return stopping.code
     finally:
@@ -99,6 +100,7 @@ class Opened:
     facts: Facts
     counts: Callable[[], Awaitable[RunCounts | None]]
     space_of: Callable[[Trial], Space]
+    board: LiveBoard
 
     def so_far(self) -> Result | None:
         """Return what a round that was stopped has found; None: not even the defaults."""
@@ -166,7 +168,7 @@ async def _open(
             seen=board.seen,
         )
     one = await asyncio.to_thread(desk.round, _Keeping(tried, checks, answers))
-    return Opened(options, settings, folder, one, desk.facts, counts, one.space_of)
+    return Opened(options, settings, folder, one, desk.facts, counts, one.space_of, board)
 
 
 @dataclass(frozen=True, slots=True)
