@@ -35,7 +35,7 @@ MAINS = {
     "gen-sink": "consumer.sink.cli",
     "gen-consumer": "consumer.cli",
 }
-README = Path(__file__).parents[2] / "README.md"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 @pytest.fixture
@@ -204,6 +204,8 @@ def test_every_exit_code_is_documented_and_provoked():
         Exit.TERMINATED,  # the same
     }
     assert {case.code for case in CASES} | elsewhere == set(Exit)
-    table = README.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    table = (
+        OPERATIONS.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    )
     documented = {int(number) for number in re.findall(r"\b\d+\b", table.replace("`", " "))}
     assert documented >= {int(code) for code in Exit}
