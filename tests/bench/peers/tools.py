@@ -212,7 +212,7 @@ def tools(place: Place) -> list[Tool]:
                 ),
             ),
             note=(
-                "asyncio; the stream broker, `idle_timeout` and its lock's timeout 20 s. What a dead"
+                "asyncio; the stream broker, `idle_timeout` and its lock at 20 s. What a dead"
                 " worker had read is taken back only when new tasks come (taskiq-redis 1.2)"
             ),
         ),
