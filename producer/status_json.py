@@ -82,7 +82,9 @@ def _cost(status: RunStatus) -> dict[str, Any] | None:
         "gpu_hours_in_all": list(found.total) if found.total else None,
         "price": price,
         "so_far": None if price is None else found.hours * price,
-        "in_all": [one * price for one in found.total] if found.total and price else None,
+        "in_all": [one * price for one in found.total]
+        if found.total and price is not None
+        else None,
     }
 
 
