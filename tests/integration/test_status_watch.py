@@ -57,18 +57,26 @@ class OnTerminal:
                 break
         return self.said
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
     def end(self):
         self.read_until(lambda _said: False)
-        os.close(self._ours)
         return self.process.wait(60)
 
 
 @pytest.mark.timeout(120)
 def test_on_a_terminal_one_screen_is_renewed_until_ctrl_c(loaded, service_env):
-    screen = OnTerminal({**service_env, "TERM": "xterm"}, "status", "rows", "--watch", "0.2")
-    screen.read_until(lambda said: said.count("Next:") >= 3)
-    screen.process.send_signal(signal.SIGINT)
-    assert screen.end() == 130
+    env = {**service_env, "TERM": "xterm"}
+    with OnTerminal(env, "status", "rows", "--watch", "0.2") as screen:
+        screen.read_until(lambda said: said.count("Next:") >= 3)
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.end() == 130
     assert "\x1b[?25h" in screen.said.rpartition("Next:")[2], "the cursor is shown again"
     assert re.search(r"\x1b\[\d*A", screen.said), "frames take each other's place"
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.said).replace("\r", "\n")
@@ -82,8 +90,8 @@ def test_on_a_terminal_one_screen_is_renewed_until_ctrl_c(loaded, service_env):
 def test_a_dumb_terminal_in_the_c_locale_gets_plain_blocks(loaded, service_env):
     loaded("cancel", "rows", "--yes")
     plain = {"TERM": "dumb", "LC_ALL": "C", "LANG": "", "NO_COLOR": "1"}
-    screen = OnTerminal({**service_env, **plain}, "status", "rows", "--watch")
-    assert screen.end() == 0
+    with OnTerminal({**service_env, **plain}, "status", "rows", "--watch") as screen:
+        assert screen.end() == 0
     assert "\x1b" not in screen.said
     assert screen.said.isascii()
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\r\nrows  cancelled\r\n", screen.said)
