@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,7 @@ def own_load(tmp_path, *flags: str) -> OwnLoad:
 
 async def test_a_server_that_hangs_under_load_is_a_result(tmp_path):
     load = own_load(tmp_path)
+    load.pace = replace(PACE, stall_seconds=1.5)
     setting = Setting(("--schedule-policy", "lpm"), window=10)
     order = Order(setting, until=load.clock() + 600, start_seconds=60)
     trial = await load(order)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 PACE = Pace(
     sample_seconds=0.02,
     settle_seconds=0.1,
-    ramp_seconds=10.0,
+    ramp_seconds=60.0,
     measure_seconds=0.5,
     least_seconds=0.3,
-    stall_seconds=2.0,
+    stall_seconds=30.0,  # a busy machine is slow, and not stuck
     stop_seconds=1.0,
     start_least_seconds=60.0,
     rungs=((0.3, 0.3),),
