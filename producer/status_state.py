@@ -138,11 +138,11 @@ def _stall(status: RunStatus) -> str:
 
 
 def _starting(status: RunStatus) -> str:
-    """Return which engines are awaited where none works, "" where one does."""
+    """Return what is awaited, and what else is wrong, where no engine works; "" where one does."""
     counts = status.counts
     waits = counts.queued + counts.waiting + counts.leased
     working = any(_engine(worker) in _WORKING for worker in _willing(status))
-    return "" if working or not waits else _engines(_willing(status))
+    return "" if working or not waits else _trouble(status)
 
 
 def _trouble(status: RunStatus) -> str:

@@ -71,8 +71,8 @@ def _place(state: ItemState) -> str:
     words = {
         "queued": _queued(state),
         "taking": "being taken by a stock RQ worker",
-        "leased": f"leased by {state.holder} since {_when(state.started, near)},"
-        f" until {_when(state.leased_until, near)} unless renewed",
+        "leased": f"leased by {state.holder} until {_when(state.leased_until, near)}"
+        " unless renewed",
         "waiting": f"waiting for its next try until {_when(state.due, near)}",
         "dead": f"dead since {_when(state.ended, near)}: {state.dead_class or 'of RQ itself'}",
         "generated": f"generated {_when(state.ended, near)}, in the results stream, {_read(state)}",
@@ -130,14 +130,14 @@ def _answer(answer: Answer, url: str) -> list[str]:
     cached = f" ({answer.cached_tokens:,} cached)" if answer.cached_tokens else ""
     rate = answer.completion_tokens / answer.seconds if answer.seconds > 0 else 0.0
     made = (
-        f"  made {answer.started} on {answer.worker} in {answer.seconds:.1f} s ({rate:,.0f} tok/s),"
-        f" attempt {answer.attempt}, seed {answer.seed}, {answer.model} on {answer.engine}"
+        f"  made {answer.started} on {answer.worker} in {answer.seconds:.1f} s ({rate:,.0f} tok/s)"
     )
+    by = f"  by {answer.model} on {answer.engine}, attempt {answer.attempt}, seed {answer.seed}"
     kind = (
         f"  completion: {answer.verdict}, finish reason {answer.finish_reason},"
         f" {answer.prompt_tokens:,} tokens in{cached}, {answer.completion_tokens:,} out{thought}"
     )
-    lines = [kind, made]
+    lines = [kind, made, by]
     if answer.part is not None:
         lines.append(f"  stored: {url}/{answer.key}, row {answer.position} (the first is 0)")
     for name, value in (answer.texts or {}).items():

@@ -188,6 +188,10 @@ STARTING = replace(
         for n, engine in ((2, "warming"), (11, "starting"), (3, "backoff"))
     ],
 )
+HALF = replace(
+    STATUS,
+    workers=[worker(0, engine="starting"), replace(worker(7), gauges={}, ours=True)],
+)
 MANY = replace(STATUS, workers=[worker(n, engine="starting") for n in range(9)])
 FULL = {"generated": 20_000, "queued": 380_120, "done": 521_616}
 STORED = {"queued": 0, "waiting": 0, "leased": 0, "generated": 400_468, "done": 902_084}
@@ -209,6 +213,7 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
         (ELSEWHERE, "stalled", "this model; 7 serve others", "gen-consumer --gpu 0 --model Qwen"),
         (STARTING, "starting", "engines of gpu 2 and 11 starting", "failed"),
         (STARTING, "starting", "engine of gpu 3 failed, starting again", "failed"),
+        (HALF, "starting", "engine of gpu0-node1 starting; gpu7-node1 silent", "failed"),
         (MANY, "starting", "engines of 9 consumers starting", "failed"),
         (LOST, "generating", "engine of gpu 1 failed for good", "failed"),
         (LOST, "generating", "gpu 1 lost", "failed"),
