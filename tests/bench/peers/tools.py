@@ -172,7 +172,10 @@ def tools(place: Place) -> list[Tool]:
             "dramatiq",
             load=(python, client("dramatiq_app"), "load"),
             work=((tool("dramatiq"), "dramatiq_app", "--processes", "1", "--threads", flight),),
-            note="threads; `heartbeat_timeout` 20 s",
+            note=(
+                "threads; `heartbeat_timeout` 20 s. A dead worker's messages are taken back by"
+                " chance, at one broker call in a thousand (`maintenance_chance`): late where idle"
+            ),
         ),
         Tool(
             "rq",
