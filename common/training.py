@@ -22,8 +22,8 @@ from common.epoch import Place, Progress, from_json, merged, to_json
 from common.errors import ConflictError, UsageError
 from common.examples import examples_of
 from common.ids import run_name
-from common.objectstore import open_store
 from common.records import Verdict
+from common.s3 import open_store
 from common.settings import load_settings
 from common.training_rules import (
     STATE_VERSION,

@@ -234,7 +234,7 @@ def doctor(*, gpu: int | None, model: str | None, engine: str | None, as_json: b
     Exits with the code of what fails: 2 settings or host, 4 Redis, 5 storage, 6 card, engine or
     model; else 0.
     """
-    from common.doctor_command import run_doctor  # noqa: PLC0415 - --help starts fast
+    from common.doctor.command import run_doctor  # noqa: PLC0415 - --help starts fast
     from consumer.doctor import consumer_patient  # noqa: PLC0415
 
     flags = {"model": model, "engine": engine}

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import psutil
 
-from common.doctor import Finding, Level, Part, failed
-from common.doctor_command import Patient
-from common.doctor_model import look_at_model
+from common.doctor.command import Patient
+from common.doctor.engine_model import look_at_model
+from common.doctor.findings import Finding, Level, Part, failed
 from common.errors import EngineError
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec

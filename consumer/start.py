@@ -13,10 +13,10 @@ import click
 import structlog
 
 from common.errors import ConflictError, Exit, UsageError
-from common.objectstore import open_store
 from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect, connect_sync
+from common.s3 import open_store
 from common.telemetry.metrics import serve_metrics
 from common.telemetry.pulse import beating
 from consumer.daemon import Consumer, Parts, Plan, Signals

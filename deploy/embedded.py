@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import GenqError, StoreError, UsageError
-from common.objectstore import open_store
+from common.s3 import open_store
 from common.settings import load_settings
 from deploy.processes import KILL_SECONDS, TERM_SECONDS, last_lines, spawn, wait_until
 

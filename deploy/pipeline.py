@@ -16,9 +16,10 @@ import click
 from rich.filesize import decimal
 
 from common.errors import EngineError, Exit, GenqError
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.queue.run_state import Runs
 from common.redis_client import connect
+from common.s3 import open_store
 from consumer.engine.llamacpp import gguf_file
 from deploy import STATE_FOLDER, processes
 from deploy.progress import Look, Rates, Screen, duration, screen

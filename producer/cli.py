@@ -89,7 +89,7 @@ def load(datasets: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
     Parquet, Arrow or CSV, also .gz and .zst. Without one, --run NAME is put back from object
     storage after a loss of Redis.
     """
-    from producer.load_command import run_load  # noqa: PLC0415 - see the module
+    from producer.load.command import run_load  # noqa: PLC0415 - see the module
 
     return run_load(datasets, options, settings_of(), console_of(as_json=as_json, quiet=quiet))
 
@@ -122,7 +122,7 @@ def plan(datasets: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
 
     Exits 3 if rows cannot be loaded, unless --on-error skip.
     """
-    from producer.plan_command import run_plan  # noqa: PLC0415 - see the module
+    from producer.plan.command import run_plan  # noqa: PLC0415 - see the module
 
     return run_plan(datasets, options, settings_of(), console_of(as_json=as_json))
 
@@ -150,7 +150,7 @@ def status(run: str | None, *, watch: float | None, price: float | None, as_json
 
     With --watch on a terminal the screen is renewed in place; Ctrl-C ends that (exit code 130).
     """
-    from producer.status import run_status  # noqa: PLC0415 - see the module
+    from producer.status.command import run_status  # noqa: PLC0415 - see the module
 
     return run_status(run, watch, settings_of(), console_of(as_json=as_json), price=price)
 

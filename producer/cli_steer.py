@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @json_option
 def failed(run: str, *, reason: str | None, limit: int, as_json: bool) -> int:
     """Show the dead letters of a run by reason: how many, and a few of each with their texts."""
-    from producer.dead_letters import run_failed  # noqa: PLC0415 - see the module
+    from producer.steer.dead_letters import run_failed  # noqa: PLC0415 - see the module
 
     return run_failed(run, settings_of(), console_of(as_json=as_json), reason=reason, limit=limit)
 
@@ -61,14 +61,14 @@ def requeue(run: str, *, ids: tuple[str, ...], dry_run: bool, as_json: bool, **o
     """
     console = console_of(as_json=as_json)
     if all(value is None for name, value in options.items() if name != "reason"):
-        from producer.dead_letters import run_requeue  # noqa: PLC0415 - see the module
+        from producer.steer.dead_letters import run_requeue  # noqa: PLC0415 - see the module
 
         return run_requeue(
             run, settings_of(), console, reason=options["reason"], ids=ids, dry_run=dry_run
         )
     if ids:
         raise click.UsageError("--id queues dead letters again as they are: give no other setting.")
-    from producer.redo_command import run_redo  # noqa: PLC0415 - see the module
+    from producer.steer.redo_command import run_redo  # noqa: PLC0415 - see the module
 
     return run_redo(run, settings_of(), console, options, dry_run=dry_run)
 
@@ -108,7 +108,7 @@ def priority(run: str, priority: int, *, as_json: bool) -> int:
     Consumers obey within seconds; what is leased goes on. A run begins with that of `load`, also
     when it is loaded again after a loss of Redis.
     """
-    from producer.priority import run_priority  # noqa: PLC0415 - see the module
+    from producer.steer.priority import run_priority  # noqa: PLC0415 - see the module
 
     return run_priority(run, priority, settings_of(), console_of(as_json=as_json))
 
@@ -148,7 +148,7 @@ def cancel(run: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
 
 
 def _control(verb: str, run: str, *, as_json: bool, **options: Any) -> int:
-    from producer import control  # noqa: PLC0415 - see the module
+    from producer.steer import control  # noqa: PLC0415 - see the module
 
     command: Callable[..., int] = getattr(control, f"run_{verb}")
     return command(run, settings_of(), console_of(as_json=as_json), **options)

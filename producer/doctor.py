@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from common.doctor_command import Patient, run_doctor
-from common.doctor_model import look_at_model
+from common.doctor.command import Patient, run_doctor
+from common.doctor.engine_model import look_at_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,5 +20,5 @@ PRODUCER = Patient(
 
 
 def doctor(flags: Mapping[str, Any], *, as_json: bool) -> Exit:
-    """Examine what the producer needs; see :func:`common.doctor_command.run_doctor`."""
+    """Examine what the producer needs; see :func:`common.doctor.command.run_doctor`."""
     return run_doctor(PRODUCER, flags, as_json=as_json)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from common.records import Verdict
 from common.telemetry.catalogue import EXPORTER
 from common.telemetry.readings import Readings
-from producer.status_data import RunStatus, number
-from producer.status_state import state_of
+from producer.status.data import RunStatus, number
+from producer.status.state import state_of
 
 if TYPE_CHECKING:
     from common.audit import RunCounts

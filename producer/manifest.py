@@ -15,14 +15,14 @@ from common.model import model_name
 from common.objectstore import Created, ObjectMissingError, RunPaths
 from common.prove import read_manifest
 from common.records import RunManifest, RunSettings, Sampling
-from producer.spool import SHARD_ROWS
+from producer.load.spool import SHARD_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.ids import RunName
     from common.objectstore import ObjectStore
-    from producer.spool import Spool
+    from producer.load.spool import Spool
 
 _PLAIN = (
     *("model", "samples", "seed", "thinking", "max_attempts", "retry_max_tokens"),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from common.audit import flagged
 from common.errors import DeadLettersError, Exit, InputError, VerifyError
 from common.ids import RunName, run_name
-from common.objectstore import ObjectMissingError, open_store
+from common.objectstore import ObjectMissingError
 from common.prove import Proof, prove
+from common.s3 import open_store
 
 if TYPE_CHECKING:
     from common.settings import Settings

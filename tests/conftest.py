@@ -12,7 +12,7 @@ import pytest
 import redis
 import structlog
 
-from common.objectstore import ObjectStore, open_store
+from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from common.telemetry import logs
 from tests.support import servers
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from common.objectstore import ObjectStore
     from deploy.embedded import RedisServer, S3Server
 
 

@@ -23,8 +23,8 @@ MAX_FUNCTION_LINES = 60
 OWNERS = {
     "aiohttp": ("consumer/engine/http.py",),
     "matplotlib": ("producer/report/figures.py",),
-    "minio": ("common/s3",),
-    "urllib3": ("common/s3",),
+    "minio": ("common/s3/",),
+    "urllib3": ("common/s3/",),
     "optuna": ("consumer/tuning/search.py",),
     "pyarrow": (
         "common/parts/parquet.py",

@@ -109,7 +109,7 @@ def doctor(*, as_json: bool) -> int:
 
     Exits with the code of what fails: 2 settings or host, 4 Redis, 5 storage; else 0.
     """
-    from common.doctor_command import run_doctor  # noqa: PLC0415 - keeps --help fast
+    from common.doctor.command import run_doctor  # noqa: PLC0415 - keeps --help fast
     from consumer.sink.doctor import SINK  # noqa: PLC0415 - the same
 
     return run_doctor(SINK, {}, as_json=as_json)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from common.doctor_command import Patient
+from common.doctor.command import Patient
 
 SINK = Patient("sink")

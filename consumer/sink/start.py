@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from common.errors import Exit
-from common.objectstore import open_store
 from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect
+from common.s3 import open_store
 from common.telemetry.metrics import serve_metrics
 from common.telemetry.pulse import beating
 from consumer.sink.batcher import Bounds

@@ -12,9 +12,9 @@ import click
 from common.codec import dumps
 from common.errors import Exit, UsageError
 from common.model import model_name
-from common.objectstore import open_store
 from common.private import private_folder, write_private
 from common.queue.run_state import Runs
+from common.s3 import open_store
 from consumer import start
 from consumer.engine import engine_named
 from consumer.engine.honesty import pack, unpack

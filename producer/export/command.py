@@ -10,7 +10,8 @@ from common import codec
 from common.errors import Exit, InputError, UsageError
 from common.family import Family
 from common.ids import run_name
-from common.objectstore import ObjectMissingError, RunPaths, open_store
+from common.objectstore import ObjectMissingError, RunPaths
+from common.s3 import open_store
 from producer.export.files import SUFFIXES, packing_of
 from producer.export.formats import FORMATS
 from producer.export.places import Job, to_file, to_folder, to_stream

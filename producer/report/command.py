@@ -13,7 +13,7 @@ import click
 
 from common.errors import Exit, UsageError
 from common.ids import run_name
-from common.objectstore import open_store
+from common.s3 import open_store
 from producer.report.gather import gather
 from producer.report.make import make_report
 from producer.report.words import summary

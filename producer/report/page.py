@@ -10,7 +10,7 @@ import jinja2
 
 from common.errors import UsageError
 from producer.report import numbers, words
-from producer.status_rows import duration
+from producer.status.rows import duration
 
 if TYPE_CHECKING:
     from producer.report.data import Report

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import Exit, InputError
 from common.ids import run_name
-from common.objectstore import open_store
+from common.s3 import open_store
 from producer.manifest import find_manifest
 from producer.trace.life import Wish, gather
 from producer.trace.names import matches_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from common.codec import dumps
 from common.records import Verdict
-from producer.status_rows import duration
-from producer.status_store import one_line
+from producer.status.rows import duration
+from producer.status.store import one_line
 
 if TYPE_CHECKING:
     from common.queue.item_state import ItemState

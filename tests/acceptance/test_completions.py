@@ -25,8 +25,9 @@ import redis
 from common.errors import Exit
 from common.family import Family
 from common.ids import RunName
-from common.objectstore import ObjectStore, RunPaths, open_store
+from common.objectstore import ObjectStore, RunPaths
 from common.parts.opening import datasets_line, duckdb_line
+from common.s3 import open_store
 from common.settings import load_settings
 from deploy.results import download
 from tests.support import mixture

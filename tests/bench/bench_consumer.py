@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.objectstore import open_store
 from common.records import Sampling
+from common.s3 import open_store
 from common.settings import load_settings
 from consumer.daemon import Signals
 from consumer.start import Options, serve

@@ -25,7 +25,7 @@ from common.queue.results import ResultStream
 from common.queue.run_state import Runs
 from common.records import Finished, Verdict
 from common.settings import load_settings
-from producer.status_data import Watcher
+from producer.status.data import Watcher
 from tests.support import servers
 from tests.support.queues import async_client, manifest
 

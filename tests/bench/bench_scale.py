@@ -28,7 +28,7 @@ from common.ids import run_name
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.settings import load_settings
-from producer.status_data import Watcher
+from producer.status.data import Watcher
 from tests.bench.scale.crowd import Plan
 from tests.bench.scale.histogram import Histogram
 from tests.bench.scale.meter import SAMPLE_SECONDS, Meter

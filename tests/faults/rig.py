@@ -16,11 +16,12 @@ import redis.asyncio
 from common.audit import check_counts
 from common.errors import EpochError, QueueError
 from common.ids import RunName
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.prove import prove
 from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.redis_client import open_client
+from common.s3 import open_store
 from common.settings import Settings, load_settings
 from consumer.sink.service import SinkService
 from consumer.sink.start import _tools
@@ -68,7 +69,7 @@ class Rig:
     async def load_again(self) -> None:
         """What `load --run` does when Redis has lost the run, or a part of it."""
         from common.prove import committed_items  # noqa: PLC0415 - the same
-        from producer.enqueue import Enqueuer  # noqa: PLC0415 - used here only
+        from producer.load.enqueue import Enqueuer  # noqa: PLC0415 - used here only
 
         await self.audit.connection_pool.disconnect(inuse_connections=False)
         committed = await asyncio.to_thread(committed_items, self.world.store, self.manifest)

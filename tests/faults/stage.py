@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.objectstore import open_store
+from common.s3 import open_store
 from common.settings import load_settings
 from deploy import embedded, processes
 from tests.support.proxy import running_proxy

@@ -14,7 +14,7 @@ from common.errors import EngineError, Exit
 from common.records import Sampling
 from consumer import start
 from consumer.engine.supervisor import StartBudget
-from producer.status_view import worker_lines
+from producer.status.view import worker_lines
 from tests.support.consumers import World, world_of
 from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
 from tests.support.servers import eventually

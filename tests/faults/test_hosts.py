@@ -17,8 +17,9 @@ import pytest
 
 from common.errors import Exit
 from common.ids import RunName
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.prove import prove
+from common.s3 import open_store
 from common.settings import load_settings
 from deploy import embedded, processes
 from tests.support.consumers import world_of

@@ -7,7 +7,7 @@ import threading
 import pytest
 import structlog
 
-from producer import room
+from producer.load import room
 from tests.faults.rig import RUN, pipeline, quick_outages
 from tests.support.frail import frail_redis
 from tests.support.producers import Producer

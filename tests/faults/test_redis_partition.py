@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 import redis.asyncio
 
-from common.objectstore import open_store
 from common.records import Sampling
+from common.s3 import open_store
 from common.settings import load_settings
 from tests.faults.rig import LEASE_SECONDS, QUICK, Rig, quick_outages, reaped
 from tests.support import servers

@@ -10,7 +10,7 @@ import pytest
 import stamina
 
 from common.errors import InputError, StoreError
-from common.objectstore import open_store
+from common.s3 import open_store
 from producer.sources.reader import read_rows
 from producer.sources.records import Fault, Limits
 from producer.sources.url import sources_of

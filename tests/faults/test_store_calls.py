@@ -8,7 +8,8 @@ import pytest
 import structlog
 
 from common.errors import DeadLettersError
-from common.objectstore import Created, open_store
+from common.objectstore import Created
+from common.s3 import open_store
 from consumer.sink.batcher import Bounds
 from consumer.sink.run import RunSink
 from tests.support.s3_exchange import CREATE, DELETE, GET, HEAD, LIST, PUT
@@ -37,7 +38,7 @@ TABLE = [(failure, operation) for failure, some in FAILURES.items() for operatio
 @pytest.fixture
 def short_silence(monkeypatch):
     """A store that says nothing is given up after a second."""
-    monkeypatch.setattr("common.s3_wire.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("common.s3.wire.SILENCE_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ async def test_a_part_that_arrives_after_another_s_is_not_taken(
     lab, store_proxy, settings, monkeypatch, patient
 ):
     """A PUT under way for an hour: its sink waits for the answer, or has given it up."""
-    monkeypatch.setattr("common.s3_wire.SILENCE_SECONDS", 60.0 if patient else 0.5)
+    monkeypatch.setattr("common.s3.wire.SILENCE_SECONDS", 60.0 if patient else 0.5)
     job = lab.job
     slow = open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url}))
     store_proxy.fail("hold", on={CREATE}, path="/data/", times=None if patient else 1)
@@ -140,7 +141,7 @@ async def finished(job):
 @pytest.mark.row("E7")
 async def test_a_large_part_may_take_longer_than_a_connection(lab, store_proxy, monkeypatch):
     """The line carries less in a connection's time limit than the part is large."""
-    monkeypatch.setattr("common.s3_wire.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("common.s3.wire.CONNECT_SECONDS", 0.5)
     store = open_store(lab.settings.model_copy(update={"s3_endpoint": store_proxy.url}))
     store_proxy.fail("narrow", on={PUT, CREATE})
     data = bytes(3 * NARROW_BYTES)
@@ -154,7 +155,7 @@ async def test_a_large_part_may_take_longer_than_a_connection(lab, store_proxy, 
 async def test_an_answer_that_trickles_is_given_up_and_asked_for_again(
     lab, store_proxy, monkeypatch
 ):
-    monkeypatch.setattr("common.s3_wire.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("common.s3.wire.SILENCE_SECONDS", 1.0)
     store = open_store(lab.settings.model_copy(update={"s3_endpoint": store_proxy.url}))
     data = b"x" * 20_000  # twenty seconds at the proxy's pace, and never a silence
     await asyncio.to_thread(store.put, "large", data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import stamina
 
-from common.objectstore import open_store
+from common.s3 import open_store
 from consumer.sink import outage
 from consumer.sink.batcher import Bounds
 from tests.support.consumers import world_of

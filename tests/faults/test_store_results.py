@@ -12,9 +12,10 @@ import pytest
 
 from common import codec
 from common.errors import DeadLettersError
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.parts import SUFFIXES, codec_for
 from common.prove import prove
+from common.s3 import open_store
 from consumer.sink.decode import RESULT_LIMIT_BYTES
 from tests.support.completions import completion, payload
 from tests.support.producers import Producer

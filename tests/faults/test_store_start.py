@@ -8,7 +8,8 @@ import pytest
 import structlog
 
 from common.errors import StoreAwayError, StoreError
-from common.objectstore import Created, open_store
+from common.objectstore import Created
+from common.s3 import open_store
 from deploy.embedded import free_ports
 from tests.support.s3_exchange import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT
 from tests.support.servers import eventually
@@ -107,7 +108,7 @@ def test_what_other_stores_refuse_is_explained(settings, store_proxy, refusal, o
 @pytest.mark.row("E8")
 def test_missing_keys_are_named(settings, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setattr("common.s3_credentials._METADATA_SECONDS", 0.2)
+    monkeypatch.setattr("common.s3.credentials._METADATA_SECONDS", 0.2)
     store = open_store(settings.model_copy(update={"s3_access_key": None}))
     for call in (store.probe, lambda: store.create("a", b"")):
         with pytest.raises(StoreError) as caught:
@@ -205,7 +206,7 @@ async def committed(job, count):
 def test_keys_that_are_renewed_in_their_file_come_into_force(
     settings, s3_server, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("common.s3_credentials.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("common.s3.credentials.FRESH_SECONDS", 0.0)
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
 

@@ -15,9 +15,9 @@ from consumer.agreement import Agreement
 from consumer.display import GAUGE_TTL_SECONDS
 from consumer.engine.honesty import Honesty, Probe, pack, unpack
 from consumer.engine.supervisor import StartBudget
-from producer.status_data import Watcher
-from producer.status_state import next_command, state_of
-from producer.status_view import screen
+from producer.status.data import Watcher
+from producer.status.state import next_command, state_of
+from producer.status.view import screen
 from tests.support.consumers import world_of
 from tests.support.fake_engine import FakeSglang
 from tests.support.servers import eventually

@@ -10,7 +10,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from common.doctor import SCHEMA_VERSION
+from common.doctor.findings import SCHEMA_VERSION
 from common.queue.rights import commands_of_scripts, trial
 from common.settings import setting_names
 from consumer.cli import command as consumer

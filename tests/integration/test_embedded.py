@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from common.errors import GenqError, UsageError
-from common.objectstore import ObjectStore, open_store
+from common.s3 import open_store
 from common.settings import Settings, load_settings
 from deploy import embedded, processes
 from tests.support import servers
 from tests.support.servers import eventually_sync
+
+if TYPE_CHECKING:
+    from common.objectstore import ObjectStore
 
 
 def test_redis_keeps_what_it_acknowledged_through_a_kill(tmp_path: Path):

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import redis
 
-from common.objectstore import open_store
+from common.s3 import open_store
 from common.settings import load_settings
 from deploy import embedded
 from tests.support import servers

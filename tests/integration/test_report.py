@@ -21,11 +21,12 @@ from pydantic import SecretStr
 from common import codec
 from common.errors import DeadLettersError
 from common.ids import RunName, new_nonce
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Sampling, Usage, Verdict
 from common.redis_client import open_client
+from common.s3 import open_store
 from common.settings import load_settings
 from consumer.sink.batcher import Bounds
 from producer.console import Console

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from common.ids import RunName
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
+from common.s3 import open_store
 from common.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

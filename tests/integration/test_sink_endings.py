@@ -15,7 +15,7 @@ from common.queue.run_state import Runs
 from consumer.sink import run as sink_run
 from consumer.sink.service import SinkService
 from producer.console import Console
-from producer.dead_letters import run_requeue
+from producer.steer.dead_letters import run_requeue
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven
 

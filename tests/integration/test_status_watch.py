@@ -18,9 +18,9 @@ from rich.console import Console as Terminal
 from rich.live import Live
 
 from common.records import Verdict
-from producer import status_data
-from producer.status_data import Watcher
-from producer.status_live import Frames, coloured
+from producer.status import data as status_data
+from producer.status.data import Watcher
+from producer.status.live import Frames, coloured
 from tests.support import loads
 from tests.support.producers import COMMAND, Producer
 from tests.support.queues import RUN, let_time_pass

@@ -18,9 +18,9 @@ from common.prove import input_fingerprint
 from common.records import RunManifest, RunSettings
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
+from producer.load.spool import ReadOptions, spool
+from producer.load.upload import upload_shards
 from producer.sources.url import sources_of, stem_of
-from producer.spool import ReadOptions, spool
-from producer.upload import upload_shards
 from tests.support.completions import completion
 from tests.support.modelstore import ModelStore
 

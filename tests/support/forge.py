@@ -34,7 +34,7 @@ PROGRAMS = {
         "tests.support.fake_consumer",  # with the stand-in for SGLang
         ("consumer.engine.hf_renderer", "transformers.models.auto.tokenization_auto"),
     ),
-    "gen-producer": ("producer.cli", ("producer.load_command",)),
+    "gen-producer": ("producer.cli", ("producer.load.command",)),
 }
 
 

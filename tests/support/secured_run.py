@@ -25,7 +25,7 @@ from common import codec
 from common.errors import Exit
 from common.ids import RunName
 from common.keys import RunKeys
-from common.objectstore import open_store
+from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from consumer.engine.guard import KEY_VARIABLE
 from tests.support.servers import eventually_sync

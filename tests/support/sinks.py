@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from common.audit import check_counts
 from common.failpoint import VARIABLE
 from common.ids import Item, RunName, Token, WorkerName, new_nonce
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import Proof, prove
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Verdict
 from common.redis_client import open_client
+from common.s3 import open_store
 from consumer.sink.batcher import Bounds
 from consumer.sink.service import SinkService
 from consumer.sink.tools import Tools

@@ -4,7 +4,7 @@ import shlex
 
 from common.errors import ConflictError
 from producer.cli import cli
-from producer.conflict import whole_hint
+from producer.load.conflict import whole_hint
 
 HINT = "Load it under a new name: gen-producer load a b.jsonl --run mine-2"
 WORDS = [

@@ -11,8 +11,8 @@ import pytest
 from common.errors import Exit
 from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, Verdict
 from common.settings import OTHER_VARIABLES, Settings
-from producer import status_state
 from producer.fleet import STATUSES
+from producer.status import state as status_state
 from tests.support import docs, docs_blocks, docs_links, docs_pages, docs_schema, docs_words
 
 OPERATIONS = "docs/operations.md"

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.doctor import EXITS, Finding, Level, Part, Report
-from common.doctor_model import look_at_model
-from common.doctor_redis import clock_finding
+from common.doctor.engine_model import look_at_model
+from common.doctor.findings import EXITS, Finding, Level, Part, Report
+from common.doctor.queue import clock_finding
 from common.errors import Exit
 from common.settings import load_settings
 from consumer import doctor

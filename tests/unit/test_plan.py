@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.codec import dumps
 from common.records import Row, RunSettings, Sampling
 from producer import cli
-from producer.lengths import (
+from producer.load.lengths import (
     Context,
     LengthCheck,
     check_note,
@@ -22,9 +22,9 @@ from producer.lengths import (
     prompts_of,
     too_long,
 )
-from producer.plan import Survey
-from producer.plan_cost import Measured, Rates, cost_of, output_of
-from producer.plan_tally import Histogram, Reasons, Repeats
+from producer.plan.cost import Measured, Rates, cost_of, output_of
+from producer.plan.survey import Survey
+from producer.plan.tally import Histogram, Reasons, Repeats
 from producer.sources.records import Place
 from tests.support.tiny_tokenizer import build_model_folder
 

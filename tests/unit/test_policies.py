@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import UsageError
 from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, RunSettings, Sampling
+from producer.load.policies import CHOICES, parse_policies, refuse_idle
 from producer.manifest import Wishes, settings_differences
-from producer.policies import CHOICES, parse_policies, refuse_idle
 
 RETRIED = {"truncated": "retry"}
 

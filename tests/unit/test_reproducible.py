@@ -12,9 +12,9 @@ from consumer.engine.api import EngineSpec
 from consumer.engine.launch import DETERMINISTIC_FLAG, llamacpp_launch, sglang_launch
 from consumer.sink.card import readme
 from consumer.sink.finish import Summary
-from producer import load_command
 from producer.cli import cli
-from producer.loader import Loaded
+from producer.load import command as load_command
+from producer.load.loader import Loaded
 
 SPEC = EngineSpec("m", None, None, 1234, "k", Path("state"))
 SURE = dataclasses.replace(SPEC, reproducible=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.errors import UsageError
-from common.objectstore import open_store
 from common.redis_client import open_client, safe_url
+from common.s3 import open_store
 from common.settings import load_settings
 from consumer.start import Options, engine_spec
 

@@ -10,11 +10,11 @@ from common import codec
 from common.build import build
 from common.errors import InputError
 from common.records import Row, RunSettings, Sampling
+from producer.load.spool import ReadOptions, spool, spool_folder
+from producer.load.tally import Tally
 from producer.manifest import Wishes, settings_differences
 from producer.sources.records import Limits
 from producer.sources.url import Source, sources_of
-from producer.spool import ReadOptions, spool, spool_folder
-from producer.tally import Tally
 
 
 def read(folder, data, **options):

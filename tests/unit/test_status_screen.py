@@ -14,12 +14,12 @@ from common.queue.server import ServerFacts
 from common.queue.workers import WorkerInfo
 from common.records import RunInfo
 from producer.fleet import STATUSES
-from producer.status_data import FEW, Rate, RunStatus, _recent
-from producer.status_json import run_json
-from producer.status_rows import duration, worker_lines
-from producer.status_state import cost, eta, label, next_command, state_of
-from producer.status_store import Child, Example, one_line
-from producer.status_view import LINES, bar, fold, percent, row, screen
+from producer.status.as_json import run_json
+from producer.status.data import FEW, Rate, RunStatus, _recent
+from producer.status.rows import duration, worker_lines
+from producer.status.state import cost, eta, label, next_command, state_of
+from producer.status.store import Child, Example, one_line
+from producer.status.view import LINES, bar, fold, percent, row, screen
 from producer.trace.life import Answer, Letter, Life
 from producer.trace.names import Match, Matches
 from producer.trace.words import trace_json

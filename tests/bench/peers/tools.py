@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.ids import RunName
-from common.objectstore import ObjectMissingError, RunPaths, open_store
+from common.objectstore import ObjectMissingError, RunPaths
 from common.parts.chain import read_format, walk
+from common.s3 import open_store
 from common.settings import load_settings
 
 if TYPE_CHECKING:

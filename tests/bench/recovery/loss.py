@@ -15,15 +15,16 @@ import urllib3
 
 from common.audit import check_counts
 from common.ids import RunName
-from common.objectstore import RunPaths, open_store
+from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import read_manifest
 from common.queue.run_state import Runs
+from common.s3 import open_store
 from common.settings import load_settings
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from producer.console import Console
-from producer.loader import LoadRequest, load
+from producer.load.loader import LoadRequest, load
 from tests.bench.bench_load import load as load_as_people_do
 from tests.bench.bench_load import write_rows
 from tests.support import servers

@@ -1,0 +1,1 @@
+"""`doctor` of each service: what it needs, tried harmlessly, each finding with its remedy."""

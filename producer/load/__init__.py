@@ -1,0 +1,1 @@
+"""`gen-producer load`: rows in, shards and run.json up, ids queued."""

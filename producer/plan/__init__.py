@@ -1,0 +1,1 @@
+"""`gen-producer plan`: what a load would find and cost."""

@@ -1,0 +1,248 @@
+"""The words around a plan: options in, the screen or the JSON object out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from common.errors import EngineError, Exit, InputError, UsageError
+from common.model import locate_model, model_name
+from common.records import Sampling
+from common.s3 import open_store
+from common.tokens import load_tokens, own_context
+from producer.load.lengths import Context, Counter, context_of
+from producer.load.rows import ReadOptions
+from producer.load.spool import spool_folder
+from producer.plan.cost import Rates, cost_of, measured, output_of
+from producer.plan.survey import Surveyor
+from producer.plan.tally import Repeats
+from producer.plan.view import screen, summary
+from producer.sources.reader import read_rows
+from producer.sources.records import Limits
+from producer.sources.url import HUB_NAME, sources_of
+
+if TYPE_CHECKING:
+    from common.objectstore import ObjectStore
+    from common.settings import Settings
+    from producer.console import Console
+    from producer.plan.cost import Cost, Measured, Output
+    from producer.plan.survey import Survey
+    from producer.plan.tally import Example, Reasons
+    from producer.sources.records import Place
+
+JSON_VERSION = 1
+# Flags of a plan that `load` has, too.
+_LOAD_FLAGS = {
+    "model": "--model",
+    "samples": "--samples",
+    "max_tokens": "--max-tokens",
+    "context": "--context",
+    "shape": "--format",
+    "text_field": "--field",
+    "split": "--split",
+    "limit": "--limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a plan says."""
+
+    source: str
+    model: str
+    tokenizer_words: str  # how prompts were counted
+    exact: bool  # by the model's own tokenizer
+    context: Context | None
+    own_context: int | None  # what the model says of itself
+    survey: Survey
+    output: Output
+    rates: Rates
+    cost: Cost | None
+    load_flags: str
+
+
+def run_plan(
+    datasets: tuple[str, ...], options: dict[str, Any], settings: Settings, console: Console
+) -> int:
+    """Read the data sets and say what a load would find and cost; store nothing.
+
+    Raises:
+        UsageError, InputError, StoreError: a source cannot be read.
+        InputError: rows cannot be loaded, and ``--on-error`` is stop; said after the plan.
+    """
+    if not datasets:
+        raise UsageError("There is nothing to plan.", fix="gen-producer plan prompts.jsonl")
+    like = measured(open_store(settings), options["like"]) if options["like"] else None
+    plan = _plan(datasets, options, settings, console, like)
+    if like and plan.model and model_name(plan.model) not in map(model_name, like.models):
+        console.say(f"Note: run {like.run} was answered by {', '.join(like.models)}.")
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    console.result(screen(plan, ascii_only=ascii_only), data_of(plan))
+    if plan.survey.bad and options["on_error"] == "stop":
+        raise InputError(
+            f"{plan.survey.bad:,} of {plan.survey.read:,} rows cannot be loaded.",
+            why=f"{summary(plan.survey)}. Nothing was stored or queued.",
+            fix="Mend them, or pass over what cannot be used: --on-error skip",
+        )
+    return Exit.DONE
+
+
+def _plan(
+    datasets: tuple[str, ...],
+    options: dict[str, Any],
+    settings: Settings,
+    console: Console,
+    like: Measured | None,
+) -> Plan:
+    model = options["model"] or settings.model
+    counter, words, own = _tokenizer(model, options)
+    context = context_of(options["context"], model) if model or options["context"] else None
+    if context is None and own is not None:
+        context = Context(own, "the model itself")
+    read = _read_options(options, settings)
+    surveyor = Surveyor(
+        read,
+        counter=counter,
+        context=context,
+        sampling=Sampling(max_tokens=options["max_tokens"]),
+    )
+
+    def open_bucket(bucket: str) -> ObjectStore:
+        return open_store(settings.model_copy(update={"store": f"s3://{bucket}"}))
+
+    rows = read_rows(sources_of(datasets, open_bucket, split=options["split"]), read.limits)
+    with (
+        spool_folder() as folder,
+        Repeats(folder) as repeats,
+        console.progress("Reading", options["limit"]) as progress,
+    ):
+        survey = surveyor.survey(rows, repeats, progress=progress)
+    expected = options["expect_tokens"]
+    output = output_of(survey, options["samples"] or 1, expected=expected, measured=like)
+    rates = Rates(options["tokens_per_second"], options["gpus"], options["price"])
+    return Plan(
+        source=shlex.join(datasets),
+        model=model,
+        tokenizer_words=words,
+        exact=counter is not None,
+        context=context,
+        own_context=own,
+        survey=survey,
+        output=output,
+        rates=rates,
+        cost=cost_of(output, rates),
+        load_flags=_load_flags(options),
+    )
+
+
+def _read_options(options: dict[str, Any], settings: Settings) -> ReadOptions:
+    return ReadOptions(
+        shape=options["shape"],
+        text_field=options["text_field"],
+        limit=options["limit"],
+        limits=Limits(row_bytes=settings.max_row_bytes),
+    )
+
+
+def _tokenizer(model: str, options: dict[str, Any]) -> tuple[Counter | None, str, int | None]:
+    """Return what counts tokens, how that is said, and the model's own context."""
+    guess = "estimated from letters (may be off by half):"
+    if not model:
+        return None, f"{guess} no model is named (--model)", None
+    own = None
+    try:
+        if path := locate_model(model):
+            own = own_context(path)
+        tokens = load_tokens(str(path) if path else model, download=bool(HUB_NAME.fullmatch(model)))
+    except EngineError as error:
+        return None, f"{guess}\n{error.what}\n{error.why}", own
+    counter = Counter(tokens, thinking=options["thinking"], keep_answers=False)
+    words = f"by {model_name(model)}'s own tokenizer and chat template"
+    return counter, words, own or tokens.context_tokens
+
+
+def _load_flags(options: dict[str, Any]) -> str:
+    words = [
+        word
+        for name, flag in _LOAD_FLAGS.items()
+        if options.get(name) is not None
+        for word in (flag, str(options[name]))
+    ]
+    if options["thinking"] is not None:
+        words.append("--thinking" if options["thinking"] else "--no-thinking")
+    return f" {shlex.join(words)}" if words else ""
+
+
+def data_of(plan: Plan) -> dict[str, Any]:
+    """Return the JSON object of a plan; README.md documents its fields."""
+    found = plan.survey
+    lengths = found.lengths
+    return {
+        "version": JSON_VERSION,
+        "source": plan.source,
+        "model": plan.model,
+        "rows": {
+            "read": found.read,
+            "usable": found.rows,
+            "several_turns": found.several_turns,
+            "with_own_settings": dict(found.own_settings),
+        },
+        "shapes": {
+            name: {"rows": shape.rows, "first": _place(shape.place), "example": shape.example}
+            for name, shape in found.shapes.items()
+        },
+        "duplicates": {
+            "same_id_same_prompt": found.doubles.same_id_same_prompt,
+            "same_id_other_prompt": found.doubles.same_id_other_prompt,
+            "same_prompt": found.doubles.same_prompt,
+            "other_prompt_examples": _pairs(found.doubles.other_prompt_examples),
+            "same_prompt_examples": _pairs(found.doubles.same_prompt_examples),
+        },
+        "prompt_tokens": {
+            "exact": plan.exact,
+            "how": plan.tokenizer_words,
+            "total": lengths.total,
+            "least": lengths.least,
+            "median": lengths.quantile(0.5),
+            "p90": lengths.quantile(0.9),
+            "p99": lengths.quantile(0.99),
+            "most": lengths.most,
+            "histogram": [bar._asdict() for bar in lengths.bars()],
+        },
+        "too_long": {
+            "context": plan.context.tokens if plan.context else None,
+            "context_origin": plan.context.origin if plan.context else None,
+            "model_context": plan.own_context,
+            "rows": found.too_long,
+            "may_be": found.may_be_too_long,
+            "examples": [
+                {**_place(row.place), "tokens": row.tokens} for row in found.too_long_first
+            ],
+            "cut_by_context": found.cut_by_context,
+        },
+        "refused": _reasons(found.refused),
+        "template_refuses": _reasons(found.template),
+        "output": {**asdict(plan.output), "tokens": plan.output.tokens},
+        "rates": asdict(plan.rates),
+        "cost": asdict(plan.cost) if plan.cost else None,
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line}
+
+
+def _pairs(examples: list[Example]) -> list[dict[str, Any]]:
+    return [{**_place(one.again), "first": _place(one.first)} for one in examples]
+
+
+def _reasons(reasons: Reasons) -> dict[str, Any]:
+    return {
+        "rows": reasons.total,
+        "reasons": [
+            {"reason": one.text, "rows": one.count, "first": _place(one.first)}
+            for one in reasons.ordered()
+        ],
+    }

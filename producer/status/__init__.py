@@ -1,0 +1,1 @@
+"""`gen-producer status`: how runs stand, at a glance."""

@@ -1,0 +1,96 @@
+"""`gen-producer status`: look once, or again and again. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from common.errors import Exit, QueueError
+from common.ids import RunName, run_name
+from common.redis_client import connect
+from producer.status.as_json import JSON_VERSION, run_json, stored_json
+from producer.status.data import RunStatus, Watcher, look_in_store
+from producer.status.live import open_screen
+from producer.status.view import MAX_WIDTH, fold, row, screen, stored_screen
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from producer.console import Console
+
+_NONE = "No run is in Redis.\nNext: gen-producer load DATASET    (or, after a loss: --run NAME)"
+
+
+def run_status(
+    run: str | None,
+    watch: float | None,
+    settings: Settings,
+    console: Console,
+    *,
+    price: float | None = None,
+) -> int:
+    """Show how a run stands, or all of them. ``price``: of a GPU for an hour.
+
+    Raises:
+        InputError: neither Redis nor object storage knows the run.
+        QueueError: Redis cannot be used; while watching this is said, and tried again.
+    """
+    name = run_name(run) if run is not None else None
+    if watch is None:
+        found = asyncio.run(_look_once(name, settings, price))
+        console.result(*_answer(name, found, settings))
+    else:
+        asyncio.run(_watch(name, watch, settings, console, price))
+    return Exit.DONE
+
+
+async def _look_once(
+    run: RunName | None, settings: Settings, price: float | None
+) -> list[RunStatus]:
+    async with await connect(settings, name="status") as client:
+        return await Watcher(client, settings, price=price).look(run)
+
+
+async def _watch(
+    run: RunName | None,
+    seconds: float,
+    settings: Settings,
+    console: Console,
+    price: float | None,
+) -> None:
+    async with await connect(settings, name="status") as client:
+        watcher = Watcher(client, settings, price=price)
+        with open_screen(console, seconds) as shown:
+            while True:
+                try:
+                    found = await watcher.look(run)
+                except QueueError as error:
+                    shown.trouble(f"{error.what} Trying again.")
+                else:
+                    shown.show(*_answer(run, found, settings, rows=shown.rows))
+                    if all(_is_over(status) for status in found):
+                        return
+                await asyncio.sleep(seconds)
+
+
+def _is_over(status: RunStatus) -> bool:
+    return status.info.state == "cancelled" or (status.info.state == "closed" and status.success)
+
+
+def _answer(
+    run: RunName | None, found: list[RunStatus], settings: Settings, *, rows: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the answer in words and as data."""
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    if run is not None and not found:
+        stored = look_in_store(settings, run)
+        lines = stored_screen(stored).split("\n")
+        return "\n".join(p for line in lines for p in fold(line, width)), stored_json(stored)
+    if run is not None:
+        return screen(found[0], width=width, rows=rows), run_json(found[0])
+    data = {"version": JSON_VERSION, "runs": [run_json(status) for status in found]}
+    if not found:
+        return _NONE, data
+    if len(found) == 1:
+        return screen(found[0], width=width, rows=rows), data
+    return "\n".join(row(status, width=width) for status in found), data

@@ -1,0 +1,240 @@
+"""How runs stand, gathered by reading alone: counts, workers, failures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.audit import check_counts, flagged
+from common.errors import InputError
+from common.objectstore import RunPaths
+from common.prove import committed_items
+from common.queue.run_state import Runs
+from common.queue.server import ServerFacts, server_facts
+from common.s3 import open_store
+from producer.manifest import find_manifest
+from producer.status.store import StoreLook, finished_verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import redis.asyncio
+
+    from common.audit import RunCounts
+    from common.ids import RunName
+    from common.queue.workers import WorkerInfo
+    from common.records import RunInfo, RunManifest
+    from common.settings import Settings
+    from producer.status.store import Child, Example
+
+SPANS = (60.0, 420.0)  # seconds of which the rate is told; RQ's window holds 500
+FEW = 20  # results; the rate of so few is that of the longer span
+DEAD_LOOKED = 5000  # dead letters that are counted by class in one look
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Completions and tokens a second; between ``low`` and ``high``, by chance, completions."""
+
+    completions: float
+    tokens: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run at one moment."""
+
+    info: RunInfo
+    counts: RunCounts
+    workers: list[WorkerInfo] = field(default_factory=list)
+    dead_by_class: dict[str, int] = field(default_factory=dict)
+    suspended: bool = False
+    success: bool = False  # _SUCCESS is there
+    stream_limit: int = 0
+    recent: Rate | None = None
+    average: Rate | None = None
+    examples: list[Example] = field(default_factory=list)  # of what a run is held for
+    children: list[Child] = field(default_factory=list)
+    verdicts: dict[str, int] = field(default_factory=dict)  # as storage has them, of a done run
+    others: int = 0  # workers that are up and serve other runs only
+    last_part: int | None = None  # the number of the newest part in storage
+    server: ServerFacts | None = None
+    price: float | None = None  # of a GPU for an hour
+
+    @property
+    def dead_looked_at(self) -> int:
+        """How many dead letters ``dead_by_class`` is of."""
+        return sum(self.dead_by_class.values())
+
+    @property
+    def flagged(self) -> dict[str, int]:
+        """Completions that the run keeps and that are not ok, by class; the commonest first."""
+        return flagged(self.verdicts or self.counts.verdicts)
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not add up."""
+        return check_counts(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOnly:
+    """A run that Redis does not know and object storage does."""
+
+    manifest: RunManifest
+    committed: int
+    success: bool
+    verdicts: dict[str, int] = field(default_factory=dict)  # of a finished run
+
+
+class Watcher:
+    """Reads how runs stand, again and again. Writes nothing, in Redis or anywhere.
+
+    A look costs Redis the same however large a run is, and object storage one request or two.
+    """
+
+    def __init__(
+        self, client: redis.asyncio.Redis, settings: Settings, *, price: float | None = None
+    ) -> None:
+        self._client = client
+        self._runs = Runs(client, settings.limits())
+        self._settings = settings
+        self._price = price
+        self._store = StoreLook(self._runs, settings)
+        self._dead: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {}
+
+    async def look(self, run: RunName | None) -> list[RunStatus]:
+        """Return how ``run`` stands, or all runs; none if Redis does not know it."""
+        if run is None:
+            infos = await self._runs.list()
+        else:
+            info = await self._runs.get(run)
+            infos = [info] if info else []
+        workers = await self._runs.workers() if infos else []
+        suspended = bool(infos) and await self._runs.suspended()
+        server = await server_facts(self._client) if infos else None
+        common = _Common(workers, suspended, server, alone=run is not None or len(infos) == 1)
+        return [await self._status(info, common) for info in infos]
+
+    async def _status(self, info: RunInfo, common: _Common) -> RunStatus:
+        counts = await self._runs.sample(info.run)
+        serving = [worker for worker in common.workers if info.run in worker.queues]
+        ended = await self._runs.ended_since(info.run, counts.at, SPANS)
+        success = info.state == "closed" and self._has_success(info.run)
+        alone = common.alone
+        return RunStatus(
+            info=info,
+            counts=counts,
+            workers=serving,
+            dead_by_class=await self._dead_by_class(info, counts) if counts.dead else {},
+            suspended=common.suspended,
+            success=success,
+            verdicts=await self._store.verdicts(info) if success else {},
+            stream_limit=self._settings.stream_entries,
+            recent=_recent(counts, serving, *ended),
+            average=_average(info, counts),
+            examples=await self._store.examples(info, counts.canary.worst)
+            if alone and counts.state == "held"
+            else [],
+            children=await self._store.children(info) if alone else [],
+            others=sum(not one.silent and info.run not in one.queues for one in common.workers),
+            last_part=await self._store.last_part(info) if alone and counts.committed else None,
+            server=common.server,
+            price=self._price,
+        )
+
+    async def _dead_by_class(self, info: RunInfo, counts: RunCounts) -> dict[str, int]:
+        """Return some dead letters by class, counted again only where their number has changed."""
+        state = (counts.dead, sum(counts.failures.values()))
+        known = self._dead.get(info.epoch)
+        if known is None or known[0] != state:
+            found = await self._runs.failures_by_class(info.run, limit=DEAD_LOOKED)
+            known = self._dead[info.epoch] = (state, found)
+        return known[1]
+
+    def _has_success(self, run: RunName) -> bool:
+        if not self._settings.store:
+            return False
+        return open_store(self._settings).stat(RunPaths(run).success) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What one look found for all runs alike."""
+
+    workers: list[WorkerInfo]
+    suspended: bool
+    server: ServerFacts | None
+    alone: bool  # one run was asked for: storage is asked, too
+
+
+def look_in_store(settings: Settings, run: RunName) -> StoredOnly:
+    """Return what object storage alone knows of a run.
+
+    Raises:
+        InputError: nothing.
+    """
+    store = open_store(settings)
+    manifest = find_manifest(store, run)
+    if manifest is None:
+        raise InputError(
+            f"There is no run {run}.",
+            why=f"Neither Redis nor {store.url} has one.",
+            fix=f"gen-producer load DATASET --run {run}    (or: gen-producer status)",
+        )
+    committed = int.from_bytes(committed_items(store, manifest), "big").bit_count()
+    success = store.stat(RunPaths(run).success) is not None
+    return StoredOnly(
+        manifest, committed, success, finished_verdicts(store, run) if success else {}
+    )
+
+
+def _made(counts: RunCounts) -> int:
+    """Return how many results were taken since the run was loaded into this Redis."""
+    return sum(counts.verdicts.values())
+
+
+def _recent(
+    counts: RunCounts, workers: list[WorkerInfo], ended: Sequence[int], oldest: float | None
+) -> Rate | None:
+    """Return the rate of the last minute, or of seven where few results came in it.
+
+    The range is that of both spans, each as wide as chance makes a number of so many events.
+    Tokens are those that the workers show, else as many as a completion has on average. Where no
+    worker is heard of, there is none.
+    """
+    heard = [worker for worker in workers if not worker.silent]
+    if not heard:
+        return None
+    shown = sum(number(worker, "tokens_per_second") for worker in heard)
+    made = _made(counts)
+    mean = counts.completion_tokens / made if made else 0.0
+    if oldest is None or oldest < 1.0 or not ended[-1]:
+        return Rate(shown / mean, shown) if mean else None
+    spans = [min(span, oldest) for span in SPANS]
+    pairs = list(zip(ended, spans, strict=True))
+    lows = [(n - math.sqrt(n)) / seconds for n, seconds in pairs if n > 1]
+    highs = [(n + math.sqrt(n)) / seconds for n, seconds in pairs if n > 1]
+    n, seconds = pairs[0] if ended[0] >= FEW else pairs[-1]
+    rate = n / seconds
+    return Rate(rate, shown or rate * mean, min(lows, default=None), max(highs, default=None))
+
+
+def _average(info: RunInfo, counts: RunCounts) -> Rate | None:
+    end = counts.at - (counts.since_result or 0.0) if counts.settled else counts.at
+    seconds = end - info.created
+    made = _made(counts)
+    if seconds <= 0 or not made:
+        return None
+    return Rate(made / seconds, counts.completion_tokens / seconds)
+
+
+def number(worker: WorkerInfo, gauge: str) -> float:
+    """Return a worker's figure, 0 where it has none."""
+    try:
+        return float(worker.gauges.get(gauge, "0"))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,259 @@
+"""What state a run is in, why, for how long still, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.model import SMALL_MODEL
+from producer.status.data import number
+from producer.status.rows import duration, place_of
+from producer.steer.acceptance import remedy
+
+if TYPE_CHECKING:
+    from common.queue.workers import WorkerInfo
+    from producer.status.data import RunStatus
+
+STALL_SECONDS = 180.0
+TOLD_SECONDS = 60.0  # a stall is given with its length from then on
+_FULL_SHARE = 0.95  # of the stream's bound: consumers wait from there on
+_FULL_REDIS = 0.98  # of maxmemory
+_NO_CONSUMER = "no consumer serves this model"
+_SILENT = "its consumers are silent"
+_REFUSED = "its engines answer otherwise than its first one: see the consumers' logs"
+_SINK_BEHIND = "sink behind: consumers wait for it"
+_NO_SINK = "results wait for a sink"
+_ALL_FAILED = "all engines have failed"
+_WORKING = {"ready", "draining"}
+_DOING = {  # what to say of an engine that does not work
+    "starting": "starting",
+    "warming": "starting",
+    "backoff": "failed, starting again",
+    "fatal": "failed for good",
+    "stopped": "stopped",
+}
+_NAMED = 4  # GPUs that are named; more are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """GPU-hours: so far, and in all at best and at worst (None: nobody can say)."""
+
+    hours: float
+    total: tuple[float, float] | None
+
+
+def label(status: RunStatus) -> str:
+    """Return a run's state as the screen says it: word, how long, cause."""
+    word, cause = state_of(status)
+    if word == "held" and status.counts.canary.state == "held":
+        word = "held by canary"
+    seconds = stalled_seconds(status)
+    if seconds is not None and seconds >= TOLD_SECONDS:
+        word += f" {duration(seconds)}"
+    return f"{word}: {cause}" if cause else word
+
+
+def state_of(status: RunStatus) -> tuple[str, str]:
+    """Return the state in one word, and its cause, or "" where it goes on as it should."""
+    state, counts = status.info.state, status.counts
+    loading = f"{counts.loaded:,} of {counts.total:,} queued; the same `load` again goes on"
+    parts = [f"{counts.dead:,} dead-lettered"] if counts.dead else []
+    parts += [f"{count:,} {name}" for name, count in status.flagged.items()]
+    dead = ", ".join(parts)
+    stall, starting = _stall(status), _starting(status)
+    in_flight = f"{counts.leased:,} items in flight are finished" if counts.leased else ""
+    rules = (  # the first that holds
+        (state == "closed" and status.success, "done", dead),
+        (state == "closed", "finishing", "the sink writes the manifest and _SUCCESS"),
+        (state == "loading", "loading", _full(status) or loading),
+        (state == "held", "held", counts.hold_reason),
+        (state == "paused", "paused", in_flight),
+        (state != "open", state, ""),
+        (bool(status.problems), "damaged", "some items are nowhere"),
+        (status.suspended, "suspended", ", ".join(filter(None, ("by `rq suspend`", in_flight)))),
+        (counts.settled, "finishing", "the sink closes the run"),
+        (bool(stall), "stalled", stall),
+        (bool(starting), "starting", starting),
+        (True, "generating", _trouble(status)),
+    )
+    return next((word, cause) for holds, word, cause in rules if holds)
+
+
+def stalled_seconds(status: RunStatus) -> float | None:
+    """Return how long nothing has moved, None where something does."""
+    if state_of(status)[0] != "stalled":
+        return None
+    counts = status.counts
+    waits_for_sink = "sink" in _stall(status)
+    since = counts.since_commit if waits_for_sink else counts.since_result
+    return _first(since, counts.since_result, counts.since_lease, counts.at - status.info.created)
+
+
+def _first(*times: float | None) -> float:
+    return next((one for one in times if one is not None), 0.0)
+
+
+def _heard(status: RunStatus) -> list[WorkerInfo]:
+    return [worker for worker in status.workers if not worker.silent]
+
+
+def _willing(status: RunStatus) -> list[WorkerInfo]:
+    run = status.info.run
+    return [one for one in _heard(status) if run not in one.gauges.get("refused", "").split(",")]
+
+
+def _engine(worker: WorkerInfo) -> str:
+    return worker.gauges.get("engine", "ready").lower()
+
+
+def _stall(status: RunStatus) -> str:
+    """Return why nothing moves, or "" if it does, or will when the engines are up."""
+    counts = status.counts
+    willing = _willing(status)
+    engines = {_engine(worker) for worker in willing}
+    to_answer = counts.queued + counts.waiting + counts.leased
+    last = counts.since_result if counts.since_result is not None else counts.since_lease
+    full = bool(status.stream_limit) and counts.generated >= _FULL_SHARE * status.stream_limit
+    commit = counts.since_commit if counts.since_commit is not None else counts.since_result
+    unstored = not to_answer and (commit or 0.0) > STALL_SECONDS
+    silent = last is not None and last > STALL_SECONDS
+    others = f"; {status.others:,} serve others" if status.others else ""
+    rules = (
+        (unstored, f"{_NO_SINK}; last commit {_ago(counts.since_commit)}"),
+        (not to_answer, ""),
+        (full, _SINK_BEHIND),
+        (not status.workers, _NO_CONSUMER + others),
+        (not _heard(status), _SILENT),
+        (not willing, _REFUSED),
+        (engines == {"fatal"}, _ALL_FAILED),
+        (not engines & _WORKING, ""),  # see `_starting`
+        (silent and bool(_full(status)), _full(status)),
+        (silent and not counts.leased, f"nothing is leased, {counts.waiting:,} retries wait"),
+        (silent, f"no result, {counts.leased:,} items are leased"),
+        (True, ""),
+    )
+    return next(cause for holds, cause in rules if holds)
+
+
+def _starting(status: RunStatus) -> str:
+    """Return what is awaited, and what else is wrong, where no engine works; "" where one does."""
+    counts = status.counts
+    waits = counts.queued + counts.waiting + counts.leased
+    working = any(_engine(worker) in _WORKING for worker in _willing(status))
+    return "" if working or not waits else _trouble(status)
+
+
+def _trouble(status: RunStatus) -> str:
+    """Return what is not as it should be, although the run goes on."""
+    silent = [worker for worker in status.workers if worker.silent]
+    lost = [one for one in _heard(status) if one.gauges.get("gpu_up") == "0"]
+    told = [
+        _engines([one for one in _willing(status) if _engine(one) not in _WORKING]),
+        f"{_places(lost)} lost" if lost else "",
+        f"{_places(silent)} silent" if silent else "",
+        _full(status),
+    ]
+    return "; ".join(filter(None, told))
+
+
+def _engines(workers: list[WorkerInfo]) -> str:
+    """Return what engines do that do not work: "engine of gpu 3 starting"."""
+    doing: dict[str, list[WorkerInfo]] = {}
+    for worker in workers:
+        doing.setdefault(_DOING.get(_engine(worker), _engine(worker)), []).append(worker)
+    return "; ".join(
+        f"{'engine' if len(some) == 1 else 'engines'} of {_places(some)} {what}"
+        for what, some in doing.items()
+    )
+
+
+def _places(workers: list[WorkerInfo]) -> str:
+    """Return where workers are: "gpu 3", "gpu 0, 1 and 2", "12 consumers"."""
+    gpus = [one.gauges.get("gpu", "") for one in workers]
+    hosts = {one.gauges.get("host", one.hostname) for one in workers}
+    if len(workers) > _NAMED:
+        return f"{len(workers):,} consumers"
+    if all(gpus) and len(hosts) == 1:
+        return f"gpu {_and(sorted(gpus, key=lambda one: (len(one), one)))}"
+    return _and(sorted(place_of(one) for one in workers))
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _full(status: RunStatus) -> str:
+    """Return that Redis has no room, or "" where it has."""
+    server = status.server
+    if server is None or not server.memory_limit_bytes:
+        return ""
+    used, limit = server.memory_bytes, server.memory_limit_bytes
+    if used < _FULL_REDIS * limit:
+        return ""
+    return f"Redis full: {used / 1e9:,.2f} of {limit / 1e9:,.2f} GB; loads wait for room"
+
+
+def eta(status: RunStatus) -> tuple[float, float] | None:
+    """Return the seconds that are left, at best and at worst; None where nobody can say."""
+    counts, recent = status.counts, status.recent
+    left = counts.total - counts.generated - counts.committed - counts.dead
+    if state_of(status)[0] != "generating" or left <= 0:
+        return None
+    if recent and recent.low and recent.high:
+        return left / recent.high, left / recent.low
+    rates = [rate.completions for rate in (recent, status.average) if rate and rate.completions > 0]
+    return (left / max(rates), left / min(rates)) if rates else None
+
+
+def cost(status: RunStatus) -> Cost | None:
+    """Return the GPU-hours that the run has taken and will take; None before any are counted.
+
+    Counted is the time in which a worker held items of the run. To come is, for each that holds
+    some now, the time to the end.
+    """
+    hours = status.counts.gpu_seconds / 3600
+    if not hours:
+        return None
+    left = eta(status)
+    busy = sum(number(worker, "in_flight") > 0 for worker in _heard(status))
+    if left is None or not busy:
+        return Cost(hours, None)
+    return Cost(hours, (hours + busy * left[0] / 3600, hours + busy * left[1] / 3600))
+
+
+def next_command(status: RunStatus) -> str:
+    """Return the command that is most useful now."""
+    run, (word, cause) = status.info.run, state_of(status)
+    by_word = {
+        "damaged": f"gen-producer load --run {run}",
+        "loading": f"gen-producer load --run {run}",
+        "cancelled": f"gen-producer load --run {run}",
+        "suspended": "rq resume",
+        "held": f"gen-producer resume {run} --accept    (or cancel it, change"
+        f" {remedy(status.counts.canary.worst)}, and load anew)",
+        "paused": f"gen-producer resume {run}",
+        "done": f"gen-producer verify {run}",
+        "finishing": "gen-sink    (if none is running)",
+    }
+    if cause.startswith((_NO_CONSUMER, _SILENT)):
+        return _consumer(status.info.model)
+    if cause and cause == _full(status):
+        return "redis-cli CONFIG SET maxmemory 0    (or a larger limit than now)"
+    if word == "stalled" and "sink" in cause:
+        return "gen-sink    (if none is running)"
+    looking = "failed" if status.counts.dead else "status"
+    watch = "" if status.counts.dead else " --watch"
+    return by_word.get(word, f"gen-producer {looking} {run}{watch}")
+
+
+def _consumer(model: str) -> str:
+    """Return a command that serves a model: a GPU's engine cannot, where it is for llama.cpp."""
+    small = model == SMALL_MODEL or model.lower().endswith(".gguf")
+    place = "--engine llamacpp" if small else "--gpu 0"
+    return f"gen-consumer {place} --model {shlex.quote(model)}"
+
+
+def _ago(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{duration(seconds)} ago"

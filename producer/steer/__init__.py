@@ -1,0 +1,1 @@
+"""Steering a run: pause, resume, cancel, priorities, dead letters, child runs."""

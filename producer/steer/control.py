@@ -1,0 +1,117 @@
+"""Steering a run: pause, resume, cancel. Each command may be given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from common.errors import Exit, UsageError
+from common.ids import RunName, run_name
+from common.queue.run_state import Runs
+from common.redis_client import connect
+from common.s3 import open_store
+from producer.steer.acceptance import held_error, keep_accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from common.records import RunInfo
+    from common.settings import Settings
+    from producer.console import Console
+
+T = TypeVar("T")
+JSON_VERSION = 1
+
+
+def run_pause(run: str, settings: Settings, console: Console) -> int:
+    """Pause a run; one that is held stays held."""
+    if ask(run, settings, lambda runs, info: runs.pause(info.run)) == "held":
+        words = f"Run {run} is held already: nothing is handed out. gen-producer status {run}"
+        return done(console, run, "held", words)
+    return done(console, run, "paused", f"Run {run} is paused. Next: gen-producer resume {run}")
+
+
+def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) -> int:
+    """Resume a paused run; with ``accept`` a held one, too, and it is not held for that again.
+
+    What is accepted is on object storage before Redis knows it, so that no loss forgets it.
+
+    Raises:
+        ConflictError: it is held, and that is not accepted.
+        StoreError: what is accepted cannot be kept; the run is still held.
+    """
+
+    async def resume(runs: Runs, info: RunInfo) -> None:
+        if not accept:
+            if await runs.resume(info.run) == "held":
+                raise held_error(run, await runs.sample(info.run))
+            return
+        canary = (await runs.sample(info.run)).canary
+        if canary.state == "held":
+            reasons = {*canary.accepted, canary.held_for}
+            await asyncio.to_thread(keep_accepted, open_store(settings), info.run, reasons)
+        await runs.accept(info.run)
+
+    ask(run, settings, resume)
+    return done(console, run, "open", f"Run {run} goes on.")
+
+
+def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry_run: bool) -> int:
+    """Cancel a run, after asking.
+
+    Raises:
+        RunClosedError: it is finished.
+        UsageError: nobody is there to be asked, and ``yes`` is not given.
+    """
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise UsageError(
+            f"Run {run} is not cancelled: nobody can be asked.",
+            why="Standard input is no terminal.",
+            fix=f"Add --yes: gen-producer cancel {run} --yes",
+        )
+    counts = ask(run, settings, lambda runs, info: runs.sample(info.run))
+    drop = counts.queued + counts.waiting + counts.leased
+    text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
+    if dry_run:
+        return done(console, run, "dry-run", f"Run {run}: {text}", dropped=drop)
+    if not yes:
+        click.confirm(f"Cancel run {run}? {text}", abort=True, err=True)
+    ask(run, settings, lambda runs, info: runs.cancel(info.run))
+    words = f"Run {run} is cancelled: {drop:,} items dropped, {counts.committed:,} committed stay."
+    return done(
+        console, run, "cancelled", f"{words}\nTo go on: gen-producer load --run {run}", dropped=drop
+    )
+
+
+def ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[T]]) -> T:
+    """Call with the run as Redis knows it.
+
+    Raises:
+        UsageError: it does not.
+        QueueError: Redis cannot be used.
+    """
+    name: RunName = run_name(run)
+
+    async def go() -> T:
+        async with await connect(settings, name="control") as client:
+            runs = Runs(client, settings.limits())
+            info = await runs.get(name)
+            if info is None:
+                raise UsageError(
+                    f"Redis has no run {name}.",
+                    why="It was never loaded there, or Redis lost it.",
+                    fix="gen-producer status    lists the runs"
+                    f"    (if Redis lost it: gen-producer load --run {run})",
+                )
+            return await call(runs, info)
+
+    return asyncio.run(go())
+
+
+def done(console: Console, run: str, outcome: str, words: str, **more: int | str) -> int:
+    """Say what a command came to, in words and as data."""
+    console.result(words, {"version": JSON_VERSION, "run": run, "outcome": outcome, **more})
+    return Exit.DONE

@@ -1,0 +1,207 @@
+"""Dead letters of a run: shown, and queued again. Each command may be given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from common.errors import Exit, RunClosedError, StoreError, UsageError
+from common.ids import run_name
+from common.objectstore import RunPaths
+from common.records import Verdict
+from common.s3 import open_store
+from producer.manifest import find_manifest
+from producer.steer.control import JSON_VERSION, ask, done
+from producer.trace.names import is_number, matches_of
+from producer.trace.words import indented
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.ids import Item
+    from common.objectstore import ObjectStore
+    from common.queue.failures import FailureInfo
+    from common.queue.run_state import Runs
+    from common.records import RunInfo
+    from common.settings import Settings
+    from producer.console import Console
+
+
+def run_requeue(
+    run: str,
+    settings: Settings,
+    console: Console,
+    *,
+    reason: str | None,
+    ids: Sequence[str],
+    dry_run: bool,
+) -> int:
+    """Queue dead letters again; a finished run is opened for it, its _SUCCESS taken away first.
+
+    Raises:
+        UsageError: there is no such class, or no such item.
+    """
+    verdict = verdict_of(reason)
+    items = _items(run, ids, settings)
+    dead = ask(run, settings, lambda runs, info: _dead(runs, info, items))
+    count = sum(n for name, n in dead.items() if verdict in (None, name))
+    if dry_run:
+        words = (
+            f"{_letters(count, reason)} of run {run} would be queued again. Nothing was changed."
+        )
+        return done(console, run, "dry-run", words, requeued=0, dead=count, would_queue=count)
+    if not count:
+        words = f"Run {run} has {_letters(0, reason, ids)}."
+        kept = ask(run, settings, lambda runs, info: runs.sample(info.run)).verdicts
+        if ids:
+            words += f"\nWhere they are: gen-producer trace {run} {ids[0]}"
+        elif reason and (flagged := kept.get(reason)):
+            words += (
+                f"\n{flagged:,} completions are kept as {reason}. To do them again: gen-producer"
+                f" requeue {run} --reason {reason} --max-tokens N"
+            )
+        return done(console, run, "none", words, requeued=0, dead=0)
+
+    async def requeue(runs: Runs, info: RunInfo) -> int:
+        while True:
+            if info.state == "closed":
+                await _reopen(runs, info, open_store(settings))
+            try:
+                return await runs.requeue(info.run, verdict=verdict, items=items)
+            except RunClosedError:  # a sink was quick to close it again, as nothing is queued yet
+                found = await runs.get(info.run)
+                if found is None or found.state == "cancelled":
+                    raise
+                info = found
+
+    given = ask(run, settings, requeue)
+    return done(console, run, "requeued", f"{given:,} items are queued again.", requeued=given)
+
+
+async def _dead(runs: Runs, info: RunInfo, items: Sequence[Item]) -> dict[str, int]:
+    """Return how many items are dead, by class: of those named, or of all."""
+    if not items:
+        return await runs.failures_by_class(info.run)
+    states = [await runs.trace(info.run, item) for item in items]
+    return dict(Counter(one.dead_class for one in states if one.place == "dead"))
+
+
+def _items(run: str, ids: Sequence[str], settings: Settings) -> list[Item]:
+    """Return the items that are named; raises UsageError where one is not an item of the run."""
+    if not ids:
+        return []
+    store = open_store(settings)
+    manifest = find_manifest(store, run_name(run))
+    if manifest is None:
+        raise UsageError(f"There is no run {run} in {store.url}.", fix="gen-producer status")
+    for one in ids:
+        if not is_number(manifest, one):
+            raise UsageError(
+                f"{one!r} is no item of run {run}.",
+                why="--id takes an item's number, RUN-NUMBER or row:N.",
+                fix=f"gen-producer trace {run} {shlex.quote(one)}    finds rows by their names",
+            )
+    found = [matches_of(store, manifest, one, lambda _read: None).found for one in ids]
+    return sorted({match.item for matches in found for match in matches})
+
+
+def _letters(count: int, reason: str | None, ids: Sequence[str] = ()) -> str:
+    letters = "dead letter" if count == 1 else "dead letters"
+    named = " among the items named" if ids else ""
+    return f"{count:,} {letters}" + (f" of class {reason}" if reason else "") + named
+
+
+async def _reopen(runs: Runs, info: RunInfo, store: ObjectStore) -> None:
+    """Open a finished run; a sink that saw it closed may write _SUCCESS again just before that."""
+    success = RunPaths(info.run).success
+    await asyncio.to_thread(store.delete, success)
+    await runs.reopen(info.run)
+    await asyncio.to_thread(store.delete, success)
+
+
+def run_failed(
+    run: str, settings: Settings, console: Console, *, reason: str | None, limit: int
+) -> int:
+    """Show dead letters by reason, at most ``limit`` examples of each.
+
+    Raises:
+        UsageError: there is no such class.
+    """
+    verdict = verdict_of(reason)
+
+    async def gather(runs: Runs, info: RunInfo) -> tuple[dict[str, int], list[FailureInfo]]:
+        by_class, some = await runs.dead_examples(info.run, each=limit, verdict=verdict)
+        return by_class, await runs.reasons(info.run, some)
+
+    by_class, found = ask(run, settings, gather)
+    samples = _samples(run, settings) if found else None
+    rows = {one.item: one.item // samples + 1 if samples else None for one in found}
+    shown = {name: n for name, n in by_class.items() if verdict in (None, name)}
+    total = sum(by_class.values())
+    lines = [f"{run}  {total:,} dead" + (":" if total else "")]
+    for name, count in shown.items():
+        some = [one for one in found if one.verdict == name]
+        lines.append(f"  {count:,} {name}")
+        lines += [_letter(one, rows[one.item]) for one in some]
+        if count > len(some):
+            more = f"--reason {name} --limit {count}"
+            lines.append(f"    ... and {count - len(some):,} more: {more}")
+    if shown:
+        lines.append(f"Next: {_remedy(run, next(iter(shown)))}")
+    failures = [{**asdict(one), "row": rows[one.item]} for one in found]
+    data = {
+        "version": JSON_VERSION,
+        "run": run,
+        "dead_by_class": by_class,
+        "groups": [
+            {"reason": name, "count": n, "examples": [f for f in failures if f["verdict"] == name]}
+            for name, n in shown.items()
+        ],
+        "failures": failures,
+    }
+    console.result("\n".join(lines), data)
+    return Exit.DONE
+
+
+def _letter(one: FailureInfo, row: int | None) -> str:
+    place = f"row {row:,}  " if row else ""
+    head = f"    {place}item {one.item}  {one.verdict}  {_when(one.at)}  {one.worker}"
+    return f"{head}\n      {indented(one.text, 6)}"
+
+
+def _samples(run: str, settings: Settings) -> int | None:
+    """Return how many items a row has, as run.json says, or None where it cannot be read."""
+    try:
+        manifest = find_manifest(open_store(settings), run_name(run))
+    except (StoreError, UsageError):  # a help to the reader, and no reason to show nothing
+        return None
+    return manifest.settings.samples if manifest else None
+
+
+def _remedy(run: str, verdict: str) -> str:
+    """Return what helps against failures of a class."""
+    if verdict == Verdict.TOO_LONG:  # another try alone ends in the same way
+        return (
+            f"gen-consumer with a larger --context, then: gen-producer requeue {run}"
+            f" --reason {verdict}    (or accept them: gen-producer verify {run} --allow-failures)"
+        )
+    return f"gen-producer requeue {run} --reason {verdict}"
+
+
+def verdict_of(reason: str | None) -> Verdict | None:
+    """Return the class that a command line names; raises UsageError if there is no such class."""
+    if reason is None:
+        return None
+    try:
+        return Verdict(reason)
+    except ValueError as error:
+        names = ", ".join(sorted(Verdict))
+        raise UsageError(f"{reason!r} is no class of failure.", fix=f"Classes: {names}") from error
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at else "-"

@@ -1,0 +1,141 @@
+"""The words around a child run: `gen-producer requeue RUN --reason CLASS --max-tokens N`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from common.errors import InputError, UsageError
+from common.ids import run_name
+from common.queue.run_state import Runs
+from common.records import Sampling, Verdict
+from common.redis_client import connect
+from common.s3 import open_store
+from producer.load.loader import LoadRequest, load
+from producer.manifest import Wishes, find_manifest
+from producer.steer.control import done
+from producer.steer.dead_letters import verdict_of
+from producer.steer.redo import look, make_child
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.ids import RunName
+    from common.records import RunManifest
+    from common.settings import Settings
+    from producer.console import Console
+    from producer.steer.redo import Redo
+
+
+def run_redo(
+    run: str, settings: Settings, console: Console, options: Mapping[str, Any], *, dry_run: bool
+) -> int:
+    """Do committed items of a class again as a child run; given again, go on or say it is done.
+
+    Raises:
+        UsageError: no class is named that could be redone.
+        InputError: there is no such run.
+        ConflictError: the child's name is another run's.
+        StoreError, QueueError, VerifyError: the same command goes on.
+    """
+    reason = _reason(run, options["reason"])
+    store = open_store(settings)
+    parent = find_manifest(store, run_name(run))
+    if parent is None:
+        raise InputError(f"There is no run {run} in {store.url}.", fix="gen-producer status")
+    limits = Sampling(max_tokens=options["max_tokens"], temperature=options["temperature"])
+    wishes = Wishes(thinking=options["thinking"], sampling=limits)
+    _refuse_no_more_room(parent, reason, limits.max_tokens)
+    redo = look(
+        store,
+        parent,
+        reason,
+        wishes,
+        options["child"],
+        cancelled=lambda runs: _cancelled(runs, settings),
+    )
+    new = 0 if options["child"] and redo.standing else len(redo.items)
+    if dry_run:
+        words = f"{new:,} of {redo.found:,} {reason} items of run {run} would be done again"
+        words += f" as run {redo.name}. Nothing was changed." if new else ". " + _nothing(redo)
+        return done(console, run, "dry-run", words, child=redo.name, would_queue=new)
+    back = sum(_load(child, settings, console) for child in redo.standing)
+    if not new:
+        outcome, words = _already(redo)
+        if back:  # Redis had lost it, or it was cancelled
+            words = f"{back:,} items of it are queued again.\n{words}"
+        return done(console, run, outcome, words, requeued=back)
+    with console.progress("Copying", new) as progress:
+        child = make_child(store, redo, wishes, progress=progress)
+    queued = _load(child, settings, console)
+    words = (
+        f"{queued:,} {reason} items of run {run} are queued again as run {child.run};"
+        f" what {run} holds stays.\nNext: gen-producer status {child.run} --watch"
+    )
+    return done(console, run, "requeued", words, child=child.run, requeued=queued)
+
+
+def _reason(run: str, given: str | None) -> Verdict:
+    verdict = verdict_of(given)
+    if verdict is None or verdict is Verdict.OK:
+        raise UsageError(
+            "A child run needs the class of the items that it redoes.",
+            why="Other settings do committed items again, of one class.",
+            fix=f"For example: gen-producer requeue {run} --reason truncated --max-tokens 16384",
+        )
+    return verdict
+
+
+def _refuse_no_more_room(parent: RunManifest, reason: Verdict, limit: int | None) -> None:
+    """Refuse to redo what was cut off with no more room: it would be cut off again.
+
+    Raises:
+        UsageError: the new limit is no higher than the run's.
+    """
+    before = parent.settings.sampling.max_tokens
+    if reason is Verdict.TRUNCATED and limit and before and limit <= before:
+        raise UsageError(
+            f"--max-tokens {limit} is no higher than the {before} of run {parent.run}.",
+            why="Answers that were cut off would be cut off again.",
+            fix=f"gen-producer requeue {parent.run} --reason {reason} --max-tokens {4 * before}",
+        )
+
+
+def _cancelled(names: list[RunName], settings: Settings) -> set[RunName]:
+    """Return which of these runs are cancelled, as Redis knows; raises QueueError."""
+
+    async def states() -> set[RunName]:
+        async with await connect(settings, name="control") as client:
+            runs = Runs(client, settings.limits())
+            found = [await runs.get(name) for name in names]
+        return {info.run for info in found if info and info.state == "cancelled"}
+
+    return asyncio.run(states()) if names else set()
+
+
+def _load(child: RunManifest, settings: Settings, console: Console) -> int:
+    return load(LoadRequest(run=child.run), settings, console).new
+
+
+def _already(redo: Redo) -> tuple[str, str]:
+    """Return outcome and words where there is nothing to be made."""
+    if not redo.standing:
+        return "none", _nothing(redo)
+    names = ", ".join(child.run for child in redo.standing)
+    size = sum(child.items for child in redo.standing)
+    words = f"Run {names} has them already: {size:,} {redo.reason} items of run {redo.parent.run}."
+    if left := len(redo.items):
+        words += f"\n{left:,} more were committed since: the same command without --as takes them."
+    return "already", f"{words}\nNext: gen-producer status {redo.standing[0].run}"
+
+
+def _nothing(redo: Redo) -> str:
+    run, reason = redo.parent.run, redo.reason
+    if not redo.found:
+        return f"Run {run} holds no {reason} completion."
+    child = (redo.others or redo.standing)[0].run
+    return (
+        f"All {redo.found:,} {reason} items of run {run} are with a child run. What is {reason}"
+        f" there is redone from it: gen-producer requeue {child} --reason {reason} ..."
+        f"\nIf its settings are wrong: gen-producer cancel {child} --yes, then this command again."
+    )
