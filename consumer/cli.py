@@ -105,13 +105,13 @@ def command() -> None:
 @click.option(
     "--engine", type=click.Choice(["sglang", "llamacpp"]), help="What generates.  [GENQ_ENGINE]"
 )
-@click.option("--url", help="Attach to a running engine; nothing is launched.")
+@click.option("--url", help="Attach to a running engine.")
 @click.option(
     "--profile", metavar="P", help="Engine flags: a profile, auto or none.  [GENQ_PROFILE]"
 )
 @click.option("--print-command", is_flag=True, help="Print the engine's start as a shell script.")
 @click.option("--burst", is_flag=True, help="End when nothing is left to lease.")
-@click.option("--reproducible", is_flag=True, help="Equal seeds, equal tokens; about half as fast.")
+@click.option("--reproducible", is_flag=True, help="Equal seeds, equal tokens; slower.")
 @click.option("--max-running", type=click.IntRange(min=1), help="Requests at once in the engine.")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and answer together.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Prometheus, on loopback.")

@@ -231,9 +231,9 @@ class _Load:
             VerifyError: a part is damaged, or one that others follow was deleted.
         """
         assert self._store is not None
-        success = RunPaths(self.run).success
+        paths = RunPaths(self.run)
         try:
-            said = int(codec.loads(self._store.get(success))["committed"])
+            said = int(codec.loads(self._store.get(paths.success))["committed"])
         except (ValueError, TypeError, KeyError):
             return False  # not ours: what it stands for cannot be told
         left = int.from_bytes(committed_items(self._store, manifest), "big").bit_count()
@@ -243,7 +243,7 @@ class _Load:
             f"Note: {said - left:,} of {said:,} completions of the finished run are gone from"
             f" {self._store.url}/{self.run}/data; they are made again."
         )
-        self._store.delete(success)
+        self._store.delete(paths.success)
         return True
 
     def compare(self, standing: RunManifest, new: RunManifest, found: Spool) -> None:

@@ -236,7 +236,8 @@ def test_verify_proves_a_finished_run(producer, loaded, redis_url, store):
     )
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
-    assert "100 of 100 committed; kept but flagged: 40 truncated" in producer("status", RUN).out
+    said = " ".join(producer("status", RUN).out.split())
+    assert "100 of 100 committed; kept but flagged: 40 truncated" in said
 
 
 def test_verify_names_what_is_missing(producer, loaded, redis_url, store):
