@@ -142,6 +142,31 @@ class Bytes(click.ParamType[int]):
         return value if isinstance(value, int) else parse_bytes(value)
 
 
+class DefaultGroup(click.Group):
+    """A group with a command that runs where none is named, as in ``gen-consumer --gpu 3``.
+
+    ``default`` is that command; whoever makes the group sets it.
+    """
+
+    default: click.Command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """See click: take the named command, or else the default one."""
+        if args and args[0] in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        return self.default.make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click: run what the context was made for."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
 def version_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the ``--version`` flag, which reads the version only when asked."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.cliutil import Bytes, run_cli, version_option
+from common.cliutil import Bytes, DefaultGroup, run_cli, version_option
 from common.errors import EngineError, UsageError
 from consumer.tuning.cli import check_command, tune_command
 
@@ -67,24 +67,6 @@ class _Serving(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class _Group(click.Group):
-    """A group that serves where no command is named: ``gen-consumer --gpu 3``."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        if args and args[0] in self.commands:
-            return super().make_context(info_name, args, parent, **extra)
-        return serve.make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
-
-
 class _CardMemory(Bytes):
     """A card's memory as it is sold: 141GB are 141 GiB, about what nvidia-smi shows."""
 
@@ -93,7 +75,7 @@ class _CardMemory(Bytes):
         return super().convert(text, param, ctx)
 
 
-@click.group(cls=_Group, context_settings=_CONTEXT)
+@click.group(cls=DefaultGroup, context_settings=_CONTEXT)
 def command() -> None:
     """Keep one GPU's engine full, and see what it could do."""
 
@@ -267,6 +249,9 @@ def _refuse_gguf_without_sglang(settings: Settings) -> None:
 
 command.add_command(tune_command(_flags))
 command.add_command(check_command(_flags))
+
+
+command.default = serve
 
 
 def main() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from common.cliutil import Bytes, run_cli, version_option
+from common.cliutil import Bytes, DefaultGroup, run_cli, version_option
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EPILOG = """\b
@@ -20,25 +18,7 @@ It may be killed at any moment, and any number of sinks may run. GENQ_REDIS_URL 
 where; SIGTERM commits what is in hand and ends, a second one ends at once."""
 
 
-class _Group(click.Group):
-    """A group that serves where no command is named: ``gen-sink --burst``."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        if args and args[0] in self.commands:
-            return super().make_context(info_name, args, parent, **extra)
-        return serve.make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
-
-
-@click.group(cls=_Group, context_settings=_CONTEXT)
+@click.group(cls=DefaultGroup, context_settings=_CONTEXT)
 def cli() -> None:
     """Write results from Redis to object storage."""
 
@@ -113,6 +93,9 @@ def doctor(*, as_json: bool) -> int:
     from consumer.sink.doctor import SINK  # noqa: PLC0415 - the same
 
     return run_doctor(SINK, {}, as_json=as_json)
+
+
+cli.default = serve
 
 
 def main() -> None:
