@@ -10,7 +10,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train-setup demo test check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale bench-peers lock clean
+.PHONY: help setup train-setup demo test test-thrice check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale bench-peers lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ chaos: $(VENV)/.test ## The whole pipeline under random faults (SEED=1 ITEMS=500
 
 test-slow: $(VENV)/.test ## The tests that take minutes
 	$(PYTEST) -m slow $(PYTEST_OPTIONS)
+
+test-thrice: $(VENV)/.test ## The tests of `make test` three times, beside a process that takes a core
+	$(BIN)/python -m tests.support.under_load --times 3 --record docs/records/suite.md
 
 bench-queue: $(VENV)/.test ## Our queue beside RQ's own enqueue_many
 	$(BIN)/python -m tests.bench.bench_queue $(BENCH_OPTIONS)
