@@ -100,8 +100,7 @@ def _refused(plan: Plan) -> Iterator[str]:
         limit = f"{plan.context.tokens:,} tokens by {plan.context.origin}"
         if own is not None and own != plan.context.tokens:
             limit += f", {own:,} by the model"
-        rows = f"{found.too_long:,} rows" if plan.exact else f"some {found.may_be_too_long:,} rows"
-        yield _line("Too long", f"{rows} leave no room for an answer: {limit}")
+        yield _line("Too long", f"{_no_room(plan)}: {limit}")
         for row in found.too_long_first:
             yield _line("", f"{row.place}: {row.tokens:,} tokens")
         if found.cut_by_context:
@@ -110,6 +109,17 @@ def _refused(plan: Plan) -> Iterator[str]:
     if found.template.total:
         words = f"{found.template.total:,} rows would end as dead letters"
         yield from _reasons("Template", words, found.template.ordered())
+
+
+def _no_room(plan: Plan) -> str:
+    """Return how many rows are too long; of an estimate, no more than it can know."""
+    found = plan.survey
+    if plan.exact:
+        return f"{found.too_long:,} rows leave no room for an answer"
+    if not found.may_be_too_long:
+        return "by the estimate no row; the tokenizer alone can tell"
+    rows = f"{found.may_be_too_long:,} rows"
+    return f"by the estimate {rows} leave no room for an answer, and none is refused for it"
 
 
 def _reasons(label: str, words: str, reasons: list[Reason]) -> Iterator[str]:

@@ -136,8 +136,13 @@ def test_without_a_tokenizer_it_is_an_estimate_and_called_one(plan, data, monkey
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     said = plan(data, "--context", 100, "--on-error", "skip")
     assert "estimated from letters (may be off by half): no model is named" in said.out
-    assert "some 1 rows leave no room" in said.out
+    assert "by the estimate 1 rows leave no room for an answer, and none is" in said.out
     assert "6 of 8 can be loaded" in said.out  # a guess refuses none
+    said = plan(data, "--context", 1000, "--on-error", "skip")
+    room = (
+        "Too long   by the estimate no row; the tokenizer alone can tell: 1,000 tokens by --context"
+    )
+    assert room in said.out
     said = plan(data, "--model", "nobody/nothing", "--on-error", "skip")
     assert "The tokenizer of nobody/nothing cannot be loaded" in said.out
     assert "Too long   not known" in said.out
