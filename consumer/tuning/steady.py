@@ -1,8 +1,11 @@
 """The steady state of an engine under load: when it begins, and its rate between counters. Pure.
 
 The ramp is left out: the first requests wait for their prefill, and a rate over the whole of a
-short trial says more about that than about the setting. The engine's counters move in jumps (every
-40 steps with SGLang), so the rate is taken between two moments at which they moved.
+short trial says more about that than about the setting. So is the time in which a full engine
+still gets faster, since the first server on a machine compiles kernels as it meets new shapes:
+the defaults, which are tried first, would be measured too low and every gain over them too high.
+The engine's counters move in jumps (every 40 steps with SGLang), so a rate is taken between two
+moments at which they moved.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineLoad
 
 FULL = 0.95  # of what can run, or the ramp goes on
+RISE = 1.03  # a rate this much over the one before is still rising
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,9 @@ class Pace:
 
     sample_seconds: float = 0.5  # each costs the server a page of metrics
     settle_seconds: float = 2.0  # after the window is full, or has stopped to fill
-    ramp_seconds: float = 60.0  # longest ramp; then it is measured as it is
+    rise_seconds: float = 3.0  # two stretches of this length must show the same rate, or less
+    warm_seconds: float = 30.0  # longest wait for that; then it is measured as it is
+    ramp_seconds: float = 60.0  # longest ramp, likewise
     measure_seconds: float = 30.0
     least_seconds: float = 8.0  # less tells nothing
     stall_seconds: float = 45.0  # no sign of work for so long: it hangs
@@ -50,6 +56,7 @@ class Meter:
     most_usage: float = 0.0
     _began: float | None = None
     _full_at: float | None = None
+    _warming: list[tuple[float, int]] = field(default_factory=list)  # the moves since it is full
     _grew_at: float = 0.0
     _most: int = 0
     _steady: tuple[float, EngineLoad] | None = None
@@ -74,7 +81,7 @@ class Meter:
         """Output tokens a second in the steady state; 0 before two moves of the counter."""
         if not (self._first and self._last) or self.age_seconds <= 0:
             return 0.0
-        return (self._last[1] - self._first[1]) / self.age_seconds
+        return _rate(self._first, self._last)
 
     @property
     def retractions(self) -> int:
@@ -138,9 +145,33 @@ class Meter:
         capped = load.running > 0 and now - self._grew_at >= 2 * self.pace.settle_seconds
         if self._full_at is None and load.generated_tokens and (full or capped):
             self._full_at = now
-        over = self._full_at is not None and now - self._full_at >= self.pace.settle_seconds
-        if over or now - began >= self.pace.ramp_seconds:
+        if self._full_at is None:
+            if now - began >= self.pace.ramp_seconds:
+                self._steady = (now, load)
+            return
+        if not self._warming or load.generated_tokens != self._warming[-1][1]:
+            self._warming.append((now, load.generated_tokens))
+        full_seconds = now - self._full_at
+        level = full_seconds >= self.pace.settle_seconds and not self._rising()
+        if level or full_seconds >= self.pace.warm_seconds:
             self._steady = (now, load)
+
+    def _rising(self) -> bool:
+        """Whether the rate still grows, or cannot be told yet."""
+        last = self._warming[-1]
+        middle = _latest(self._warming, last[0] - self.pace.rise_seconds)
+        first = _latest(self._warming, middle[0] - self.pace.rise_seconds) if middle else None
+        if middle is None or first is None:
+            return True
+        return _rate(middle, last) > RISE * _rate(first, middle)
+
+
+def _latest(moves: list[tuple[float, int]], until: float) -> tuple[float, int] | None:
+    return next((move for move in reversed(moves) if move[0] <= until), None)
+
+
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float:
+    return (last[1] - first[1]) / (last[0] - first[0])
 
 
 def _mean(values: list[int] | list[float]) -> float:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PACE = Pace(
     sample_seconds=0.02,
     settle_seconds=0.1,
+    rise_seconds=0.1,
+    warm_seconds=0.5,
     ramp_seconds=60.0,
     measure_seconds=0.5,
     least_seconds=0.3,

@@ -103,6 +103,27 @@ def test_the_rate_is_that_of_the_steady_state_between_moves_of_the_counter():
     assert meter.silent_seconds(45.0, since=0.0) == pytest.approx(8.0)
 
 
+def test_an_engine_that_still_gets_faster_is_not_measured_yet():
+    meter = Meter(100, Pace())
+    tokens = 0
+    for second in range(14):  # full from the start, and warm after some ten seconds
+        meter.observe(second, load(100, tokens))
+        assert not meter.steady
+        tokens += min(1000, 500 + 50 * second)
+    for second in range(14, 40):
+        meter.observe(second, load(100, tokens))
+        tokens += 1000
+    assert meter.rate == pytest.approx(1000)
+
+
+def test_one_that_never_stops_rising_is_measured_after_a_while():
+    meter = Meter(100, Pace(warm_seconds=20.0))
+    for second in range(40):
+        meter.observe(second, load(100, 50 * second * second))
+        assert meter.steady == (second >= 20 + 1)  # it is full once it has generated something
+    assert meter.rate > 2000
+
+
 def test_an_engine_that_runs_fewer_than_hoped_is_measured_all_the_same():
     meter = Meter(100, Pace(settle_seconds=1.0))
     for second in range(20):
