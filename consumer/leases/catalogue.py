@@ -12,6 +12,7 @@ from common.errors import StoreError
 from common.model import model_name
 from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue
+from common.queue.standing import stop_of
 from consumer.leases.rundata import read_manifest
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Catalogue:
         self._manifests: dict[tuple[RunName, str], RunManifest] = {}
         self._queues: dict[tuple[RunName, Epoch], PromptQueue] = {}
         self._said: set[tuple[RunName, str]] = set()
+        self._stopped: set[tuple[RunName, str]] = set()  # of these, what may be said again
         self.infos: list[RunInfo] = []
         self.active: list[ActiveRun] = []
         self.refused: set[RunName] = set()  # this engine answers otherwise than their first one
@@ -120,9 +122,11 @@ class Catalogue:
         await self.look()
         self._say_missing()
         self._say_mismatches(facts)
-        self.unequal.clear()
-        active = [await self._activate(info, facts) for info in self.served(facts)]
+        self._say_stops(facts)
+        served = self.served(facts)
+        active = [await self._activate(info, facts) for info in served]
         self.active = [run for run in active if run is not None]
+        self.unequal.intersection_update(info.run for info in served)
 
     def served(self, facts: EngineFacts) -> list[RunInfo]:
         """Return the known runs that may be leased from and that the engine may serve."""
@@ -193,6 +197,7 @@ class Catalogue:
                 "gen-consumer --reproducible ...    (about half as fast)",
             )
             return None
+        self.unequal.discard(info.run)
         if await self._objection(info):
             self.refused.add(info.run)
             return None
@@ -210,6 +215,20 @@ class Catalogue:
             near = info.run in self._only or (not self._only and model_name(info.model) == same)
             if near and info.state in LEASABLE and (why := mismatch(info, facts)):
                 self._leave_alone(info.run, "the run is for another model", why)
+
+    def _say_stops(self, facts: EngineFacts) -> None:
+        """Say once of each run of this engine's what stops it; again if it went on meanwhile."""
+        stops = {
+            info.run: stop
+            for info in self.infos
+            if serves(info, facts, self._only)
+            and (stop := stop_of(info.run, info.state, suspended=self.suspended))
+        }
+        stopped = {(run, stop.what) for run, stop in stops.items()}
+        self._said -= self._stopped - stopped
+        self._stopped = stopped
+        for run, stop in stops.items():
+            self._leave_alone(run, *stop)
 
     def _leave_alone(self, run: RunName, what: str, why: str = "", fix: str = "") -> None:
         if (run, what) not in self._said:

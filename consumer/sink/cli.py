@@ -53,7 +53,8 @@ def serve(
     """Write results from Redis to object storage, each item once.
 
     Ends with 0 after --burst, or with 8 if items are dead-lettered; 4 and 5 name trouble with
-    Redis and with the store at the start. Later outages are waited for.
+    Redis and with the store at the start. Later outages are waited for, and so is, with --burst, a
+    run that is held or paused; the log names the way out.
     """
     import asyncio  # noqa: PLC0415 - keeps --help fast
 

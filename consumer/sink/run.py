@@ -20,6 +20,7 @@ from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import read_manifest
 from common.queue.results import ResultStream
+from common.queue.standing import stop_of
 from common.records import Verdict
 from consumer.sink.batcher import Batch, Batcher
 from consumer.sink.commit import PartWriter, UnstorableError
@@ -81,6 +82,7 @@ class RunSink:
         self._behind = False  # Redis knows less committed items than the ledger
         self._left_newer = False  # results of a newer version were met
         self._look_at = 0.0
+        self._stopped = ""  # what a person has to end, as it was said
 
     @property
     def in_hand(self) -> int:
@@ -287,7 +289,22 @@ class RunSink:
             hit("sink.closed")
             self._closed = True
             self._look_at = 0.0
+        else:
+            await self._say_stop(counts)
         self.over = counts.state == "cancelled" and not counts.open
+
+    async def _say_stop(self, counts: RunCounts) -> None:
+        """Say once what nobody but a person will end, and once that it is over."""
+        stop = None
+        if counts.open:
+            suspended = await self._calls.redis(self._tools.runs.suspended)
+            state, reason = counts.state, counts.hold_reason
+            stop = stop_of(self.run, state, suspended=suspended, reason=reason)
+        if stop and stop.what != self._stopped:
+            log.warning("sink.waiting", run=self.run, **stop._asdict())
+        elif self._stopped and not stop:
+            log.info("sink.goes_on", run=self.run)
+        self._stopped = stop.what if stop else ""
 
     async def _watch(self) -> None:
         """Finish a closed run; open it again if somebody put its dead letters on the queue."""
