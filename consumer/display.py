@@ -129,6 +129,7 @@ class Display:
             "undelivered": str(len(self.outbox)),
             "waiting_for": self.catalogue.closed if self.pump.ready else "engine",
             "refused": ",".join(sorted(self.catalogue.refused)),
+            "unequal": ",".join(sorted(self.catalogue.unequal)),
             **engine_figures(spec, facts, self.supervisor.load),
             **card_figures(self.watch.health),
         }

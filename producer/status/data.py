@@ -59,6 +59,7 @@ class RunStatus:
     examples: list[Example] = field(default_factory=list)  # of what a run is held for
     children: list[Child] = field(default_factory=list)
     verdicts: dict[str, int] = field(default_factory=dict)  # as storage has them, of a done run
+    reproducible: bool = False  # it asks for equal tokens, as far as storage was asked
     others: int = 0  # workers that are up and serve other runs only
     last_part: int | None = None  # the number of the newest part in storage
     server: ServerFacts | None = None
@@ -140,6 +141,7 @@ class Watcher:
             if alone and counts.state == "held"
             else [],
             children=await self._store.children(info) if alone else [],
+            reproducible=alone and await self._store.reproducible(info),
             others=sum(not one.silent and info.run not in one.queues for one in common.workers),
             last_part=await self._store.last_part(info) if alone and counts.committed else None,
             server=common.server,

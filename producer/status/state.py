@@ -22,6 +22,7 @@ _FULL_REDIS = 0.98  # of maxmemory
 _NO_CONSUMER = "no consumer serves this model"
 _SILENT = "its consumers are silent"
 _REFUSED = "its engines answer otherwise than its first one: see the consumers' logs"
+_UNEQUAL = "it asks for equal tokens, and no consumer was started with --reproducible"
 _SINK_BEHIND = "sink behind: consumers wait for it"
 _NO_SINK = "results wait for a sink"
 _ALL_FAILED = "all engines have failed"
@@ -100,8 +101,13 @@ def _heard(status: RunStatus) -> list[WorkerInfo]:
 
 
 def _willing(status: RunStatus) -> list[WorkerInfo]:
-    run = status.info.run
-    return [one for one in _heard(status) if run not in one.gauges.get("refused", "").split(",")]
+    names = ("refused", "unequal")
+    return [one for one in _heard(status) if not any(_named(status, one, name) for name in names)]
+
+
+def _named(status: RunStatus, worker: WorkerInfo, gauge: str) -> bool:
+    """Tell whether a worker names the run among those that it leaves alone for a reason."""
+    return status.info.run in worker.gauges.get(gauge, "").split(",")
 
 
 def _engine(worker: WorkerInfo) -> str:
@@ -126,6 +132,7 @@ def _stall(status: RunStatus) -> str:
         (full, _SINK_BEHIND),
         (not status.workers, _NO_CONSUMER + others),
         (not _heard(status), _SILENT),
+        (not willing and any(_named(status, one, "unequal") for one in _heard(status)), _UNEQUAL),
         (not willing, _REFUSED),
         (engines == {"fatal"}, _ALL_FAILED),
         (not engines & _WORKING, ""),  # see `_starting`
@@ -238,7 +245,9 @@ def next_command(status: RunStatus) -> str:
         "finishing": "gen-sink    (if none is running)",
     }
     if cause.startswith((_NO_CONSUMER, _SILENT)):
-        return _consumer(status.info.model)
+        return _consumer(status.info.model, reproducible=status.reproducible)
+    if cause == _UNEQUAL:
+        return _consumer(status.info.model, reproducible=True)
     if cause and cause == _full(status):
         return "redis-cli CONFIG SET maxmemory 0    (or a larger limit than now)"
     if word == "stalled" and "sink" in cause:
@@ -248,11 +257,12 @@ def next_command(status: RunStatus) -> str:
     return by_word.get(word, f"gen-producer {looking} {run}{watch}")
 
 
-def _consumer(model: str) -> str:
+def _consumer(model: str, *, reproducible: bool) -> str:
     """Return a command that serves a model: a GPU's engine cannot, where it is for llama.cpp."""
     small = model == SMALL_MODEL or model.lower().endswith(".gguf")
     place = "--engine llamacpp" if small else "--gpu 0"
-    return f"gen-consumer {place} --model {shlex.quote(model)}"
+    equal = " --reproducible" if reproducible else ""
+    return f"gen-consumer {place} --model {shlex.quote(model)}{equal}"
 
 
 def _ago(seconds: float | None) -> str:

@@ -92,6 +92,13 @@ class StoreLook:
         self._children[info.epoch] = (time.monotonic(), found)
         return found
 
+    async def reproducible(self, info: RunInfo) -> bool:
+        """Return whether a run asks for equal tokens; False where nobody can say."""
+        with suppress(GenqError):
+            manifest = await self._manifest(info)
+            return manifest is not None and manifest.settings.reproducible
+        return False
+
     async def last_part(self, info: RunInfo) -> int | None:
         """Return the number of the newest part, or None where there is none or nobody can say."""
         if not self._settings.store:

@@ -22,7 +22,7 @@ from producer.status.store import one_line
 if TYPE_CHECKING:
     from common.audit import RunCounts
     from producer.status.data import Rate, RunStatus, StoredOnly
-    from producer.status.store import Example
+    from producer.status.store import Child, Example
 
 MAX_WIDTH = 100
 LINES = 8  # of a screen, without the rows of workers
@@ -209,11 +209,16 @@ def _flagged(kept: dict[str, int]) -> str:
 
 
 def _children(status: RunStatus) -> str:
-    told = [
-        f"{one.run} ({one.committed:,} of {one.items:,} {one.reason} redone)"
-        for one in status.children
-    ]
+    told = [f"{one.run} ({_redone(one)})" for one in status.children]
     return f"children: {', '.join(told)}" if told else ""
+
+
+def _redone(child: Child) -> str:
+    """Return how far a child run is, and its state where it does not go on by itself."""
+    if child.state == "not_in_redis":  # Redis alone counts what it commits
+        return f"{child.items:,} {child.reason}, not in Redis"
+    state = f", {child.state}" if child.state in ("cancelled", "held", "paused") else ""
+    return f"{child.committed:,} of {child.items:,} {child.reason} redone{state}"
 
 
 def _example(one: Example) -> str:

@@ -156,6 +156,7 @@ def test_a_child_with_wrong_settings_is_cancelled_and_gives_its_items_back(produ
     higher = (*REDO[:-1], 99)
     assert f"gen-producer cancel {CHILD} --yes" in producer(*higher).out
     producer("cancel", CHILD, "--yes")
+    assert f"children: {CHILD} (0 of 6 truncated redone, cancelled)" in producer("status", RUN).out
     data = json.loads(producer(*higher, "--json").out)
     assert (data["child"], data["requeued"]) == (f"{CHILD}-2", 5)
     _, rows = rows_of(store, f"{CHILD}-2")

@@ -9,11 +9,14 @@ import pytest
 
 from common.build import build
 from common.errors import EngineError, Exit
+from common.ids import RunName
 from common.keys import RunKeys
 from common.records import Completion, Row, RunSettings, Sampling
 from consumer import start
 from consumer.start import Options, serve
-from tests.support.consumers import enqueue_run, rows_of, store_rows, world_of
+from producer.status.data import Watcher
+from producer.status.view import screen
+from tests.support.consumers import SECONDS, enqueue_run, rows_of, store_rows, world_of
 from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
 from tests.support.servers import eventually
 
@@ -137,6 +140,21 @@ async def test_an_engine_that_cannot_promise_equal_tokens_leaves_the_run_alone(
     assert "--reproducible" in refused.value.fix
     assert "one" in refused.value.why
     assert (await world.counts()).queued == 1
+
+
+async def test_a_run_that_no_consumer_here_may_serve_is_told_so_by_status(world, engine) -> None:
+    await load_rows(world, rows_of("a"), reproducible=True)
+
+    async def looked() -> str:
+        (status,) = await Watcher(world.client, world.settings).look(RunName("one"))
+        assert status.reproducible
+        said = screen(status)
+        return said if "stalled: it asks for equal tokens" in said else ""
+
+    async with world.serving(url=engine.url):
+        said = await eventually(looked, SECONDS)
+    assert "no consumer was started with --reproducible" in said
+    assert said.endswith(" --reproducible")
 
 
 async def test_one_that_was_launched_for_it_serves_the_run(world, monkeypatch) -> None:

@@ -88,7 +88,8 @@ def test_operations_tells_of_each_state_word():
 
 
 def test_operations_tells_of_each_cause_of_a_stall():
-    told = re.findall(r"(?m)^\| ([\w ,:']+) \|", section("State words").partition("\n| cause |")[2])
+    table = section("State words").partition("\n| cause |")[2]
+    told = re.findall(r"(?m)^\| ([\w ,:'-]+) \|", table)
     causes = [one for name, one in vars(status_state).items() if _is_cause(name, one)]
     assert len(causes) >= 6
     for cause in causes:

@@ -1,0 +1,177 @@
+"""The state of a run: its word, its cause, what to do about it, how fast and until when."""
+
+from dataclasses import replace
+
+import pytest
+
+from producer.status.as_json import run_json
+from producer.status.data import FEW, Rate, _recent
+from producer.status.state import cost, eta, label, next_command, state_of
+from producer.status.view import screen
+from tests.support.statuses import (
+    COUNTS,
+    FINE,
+    INFO,
+    NO_ROOM,
+    PLACE,
+    STATUS,
+    with_,
+    worker,
+)
+
+NOBODY = replace(STATUS, workers=[])
+ELSEWHERE = replace(NOBODY, others=7)
+LOST = replace(
+    STATUS,
+    workers=[worker(0), worker(1, **PLACE, gpu="1", gpu_up="0", engine="fatal")],
+)
+GONE = replace(STATUS, workers=[worker(0), replace(worker(7), gauges={}, ours=True)])
+LEAVES = {"unequal": f"another,{INFO.run}"}
+UNEQUAL = replace(STATUS, workers=[worker(0, **LEAVES), worker(1, **LEAVES)])
+ONE_EQUAL = replace(STATUS, workers=[worker(0, **LEAVES), worker(1)])
+OTHERWISE = replace(STATUS, workers=[worker(0, refused=INFO.run)])
+ASKS_EQUAL = replace(NOBODY, reproducible=True)
+SILENT = {"since_result": 600.0, "since_lease": 600.0}
+STARTING = replace(
+    STATUS,
+    workers=[
+        worker(n, **PLACE, gpu=str(n), engine=engine)
+        for n, engine in ((2, "warming"), (11, "starting"), (3, "backoff"))
+    ],
+)
+HALF = replace(
+    STATUS,
+    workers=[worker(0, engine="starting"), replace(worker(7), gauges={}, ours=True)],
+)
+MANY = replace(STATUS, workers=[worker(n, engine="starting") for n in range(9)])
+FULL = {"generated": 20_000, "queued": 380_120, "done": 521_616}
+STORED = {"queued": 0, "waiting": 0, "leased": 0, "generated": 400_468, "done": 902_084}
+ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 902_084}
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "cause", "command"),
+    [
+        (STATUS, "generating", "", "failed ultrachat"),
+        (with_(dead=0, queued=400_003), "generating", "", "status ultrachat-200k --watch"),
+        (with_(info={"state": "loading"}), "loading", "902,087 of 902,087", "load --run"),
+        (with_(info={"state": "paused"}), "paused", "336 items in flight are finished", "resume"),
+        (with_(info={"state": "held"}, hold_reason="87 % empty"), "held", "87 % empty", "resume"),
+        (with_(info={"state": "cancelled"}), "cancelled", "", "load --run"),
+        (with_(queued=399_999), "damaged", "nowhere", "load --run"),
+        (replace(STATUS, suspended=True), "suspended", "rq suspend", "rq resume"),
+        (NOBODY, "stalled", "no consumer serves this model", "gen-consumer --gpu 0 --model Qwen"),
+        (ELSEWHERE, "stalled", "this model; 7 serve others", "gen-consumer --gpu 0 --model Qwen"),
+        (ASKS_EQUAL, "stalled", "no consumer serves", "--model Qwen/Qwen3.6-27B --reproducible"),
+        (UNEQUAL, "stalled", "it asks for equal tokens, and no consumer", "--reproducible"),
+        (ONE_EQUAL, "generating", "", "failed"),
+        (OTHERWISE, "stalled", "answer otherwise than its first one", "failed"),
+        (STARTING, "starting", "engines of gpu 2 and 11 starting", "failed"),
+        (STARTING, "starting", "engine of gpu 3 failed, starting again", "failed"),
+        (HALF, "starting", "engine of gpu0-node1 starting; gpu7-node1 silent", "failed"),
+        (MANY, "starting", "engines of 9 consumers starting", "failed"),
+        (LOST, "generating", "engine of gpu 1 failed for good", "failed"),
+        (LOST, "generating", "gpu 1 lost", "failed"),
+        (GONE, "generating", "gpu7-node1 silent", "failed"),
+        (NO_ROOM, "generating", "Redis full: 3.99 of 4.00 GB", "CONFIG SET maxmemory"),
+        (with_(NO_ROOM, info={"state": "loading"}), "loading", "Redis full", "maxmemory"),
+        (replace(STATUS, workers=[worker(0, engine="fatal")]), "stalled", "have failed", "failed"),
+        (with_(**SILENT), "stalled", "no result, 336 items are leased", "failed"),
+        (with_(**SILENT, leased=0, waiting=348), "stalled", "348 retries wait", "failed"),
+        (
+            with_(**FULL),
+            "stalled",
+            "sink behind",
+            "sink",
+        ),
+        (with_(**STORED, since_commit=300.0), "stalled", "last commit 5 min ago", "gen-sink"),
+        (with_(**ENDED), "finishing", "closes the run", "gen-sink"),
+        (with_(info={"state": "closed"}, **ENDED), "finishing", "_SUCCESS", "gen-sink"),
+        (
+            replace(with_(info={"state": "closed"}, **ENDED), success=True),
+            "done",
+            "3 dead-lettered",
+            "verify",
+        ),
+    ],
+)
+def test_states_with_cause_and_next_command(status, word, cause, command):
+    assert state_of(status)[0] == word
+    assert cause in state_of(status)[1]
+    assert command in next_command(status)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (with_(**SILENT), "stalled 10 min: no result"),
+        (with_(**FULL, since_commit=200.0), "stalled 3 min 20 s: sink behind"),
+        (with_(NOBODY, since_result=None, since_lease=None), "stalled 1 d: no consumer"),
+        (NOBODY, "stalled: no consumer"),
+        (STATUS, "generating"),
+    ],
+)
+def test_a_stall_is_told_with_its_length(status, said):
+    assert label(status).startswith(said)
+    lines = screen(status).split("\n")
+    assert lines[0].startswith(f"{INFO.run}  {said}")
+    if "stalled " in said:
+        assert f"stalled for {said.removeprefix('stalled ').partition(':')[0]}" in lines[3]
+        assert "done in" not in screen(status)
+
+
+def test_the_end_is_only_told_while_things_move():
+    assert eta(STATUS) is not None
+    assert eta(NOBODY) is None
+    assert eta(replace(STATUS, recent=None, average=None)) is None
+    close = replace(STATUS, recent=Rate(5.9, 1.0), average=Rate(5.85, 1.0))
+    assert "done in about 18 h" in screen(close)
+
+
+def test_the_recent_rate_is_of_what_ended_lately_and_as_wide_as_chance_makes_it():
+    counts = replace(COUNTS, completion_tokens=501_736 * 100)
+    mute = worker(0, tokens_per_second="")
+    rate = _recent(counts, [mute], [600, 4200], 420.0)
+    assert (rate.completions, rate.tokens) == (10.0, 1000.0)
+    assert rate.low == pytest.approx((600 - 600**0.5) / 60)
+    assert rate.high == pytest.approx((600 + 600**0.5) / 60)
+    few = _recent(counts, [worker(0)], [FEW - 1, 84], 420.0)
+    assert (few.completions, few.tokens) == (0.2, 3500.0)  # what the engines say now
+    began = _recent(counts, [mute], [100, 100], 20.0)  # twenty seconds ago
+    assert began.completions == 5.0
+    assert _recent(counts, [], [600, 4200], 420.0) is None  # nobody is heard of
+    assert _recent(counts, [worker(0)], [0, 0], None) == Rate(35.0, 3500.0)
+    one = _recent(counts, [mute], [0, 1], 300.0)
+    assert (one.low, one.high) == (None, None)
+
+
+def test_the_cost_is_of_cards_that_hold_items_now_until_the_end():
+    found = cost(FINE)
+    assert found.hours == pytest.approx(493.8)
+    best, worst = eta(FINE)
+    assert found.total == pytest.approx((493.8 + 2 * best / 3600, 493.8 + 2 * worst / 3600))
+    assert cost(STATUS) is None
+    idle = replace(FINE, workers=[worker(0, in_flight="0")])
+    assert cost(idle).total is None
+    assert run_json(FINE)["cost"]["so_far"] == pytest.approx(1234.5)
+    assert run_json(replace(FINE, price=None))["cost"]["so_far"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        ("smollm2", "gen-consumer --engine llamacpp --model smollm2"),
+        ("/m/My Tiny.gguf", "gen-consumer --engine llamacpp --model '/m/My Tiny.gguf'"),
+        ("Qwen/Qwen3.6-27B", "gen-consumer --gpu 0 --model Qwen/Qwen3.6-27B"),
+    ],
+)
+def test_the_consumer_that_is_named_can_serve_the_model(model, command):
+    served = replace(STATUS, workers=[], info=replace(STATUS.info, model=model))
+    assert next_command(served) == command
+
+
+def test_the_last_ones_are_not_timed():
+    last = with_(queued=0, waiting=0, leased=10, committed=901_954, done=902_074)
+    last = replace(last, counts=replace(last.counts, committed_counter=901_954))
+    assert "; the last 10 are under way" in screen(last)
+    assert eta(last) is not None
