@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def imports_of(path):
             yield node.module.partition(".")[0]
 
 
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def named_at_the_top(path):
+    """Yield what a file imports, also for types alone; not what a call of it imports."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for node in [one for top in body for one in (top.body if for_types_only(top) else [top])]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node.module
+
+
 def functions_of(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -77,6 +94,16 @@ def test_libraries_are_imported_by_their_owners_only(path):
             f"{relative(path)} imports {library}, which belongs to {owners}"
         )
         assert library not in FORBIDDEN, f"{relative(path)} imports {library}"
+
+
+def test_no_two_files_need_each_other():
+    """Also for types alone: a type that two files share belongs to the one below the other."""
+    files = {module_of(path): path for path in SOURCES}
+    needs = {name: set(named_at_the_top(path)) & files.keys() for name, path in files.items()}
+    try:
+        TopologicalSorter({name: found - {name} for name, found in needs.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.parts.opening import datasets_line, duckdb_line
 
 if TYPE_CHECKING:
-    from consumer.sink.finish import Summary
+    from consumer.sink.summary import Summary
 
 
 def closing_lines(summary: Summary, url: str) -> list[str]:

@@ -7,7 +7,6 @@ in between, or two that finish at once, simply do it again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from common.ids import row_of
 from common.parts.chain import walk
 from common.records import Row
 from consumer.sink.card import readme
+from consumer.sink.summary import Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from common.audit import RunCounts
     from common.ids import Item
     from common.objectstore import ObjectStore, RunPaths
-    from common.parts.index import FoundPart
     from common.queue.failures import FailureInfo
     from common.records import RunManifest
     from consumer.sink.recover import Ledger
+    from consumer.sink.summary import Summary
 
 MANIFEST_VERSION = 1
 CLOSING = "genq-closing"  # metadata of the last objects: which closing of the run they tell of
@@ -42,26 +42,6 @@ declare(
     "sink.finish.readme",
     "sink.finish.success",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A finished run in figures."""
-
-    run: str
-    suffix: str
-    rows: int
-    samples: int
-    items: int
-    committed: int
-    dead: int
-    verdicts: dict[str, int]
-    failures: dict[str, int]  # dead letters by class
-    engines: list[str]
-    models: list[str]
-    prompt_tokens: int
-    completion_tokens: int
-    reproducible: bool = False  # engines promised equal tokens for equal seeds
 
 
 class DeadLetters:
@@ -156,10 +136,12 @@ def write_end(
     mark = {CLOSING: closing}
     store.put(paths.failed, bytes(letters.data), content_type="application/x-ndjson", metadata=mark)
     hit("sink.finish.failed")
-    survey = _Survey(paths)
+    survey = Survey(paths)
     for part in walk(store, paths, ledger.suffix):
         survey.take(part)
-    summary = survey.summary(manifest, ledger, letters)
+    summary = survey.summary(
+        manifest, suffix=ledger.suffix, committed=len(ledger), dead=letters.classes
+    )
     listing = _manifest(manifest, summary, survey.listed, closing, counts)
     store.put(paths.manifest, listing, content_type=_JSON, metadata=mark)
     hit("sink.finish.manifest")
@@ -191,56 +173,6 @@ def end_stands(store: ObjectStore, paths: RunPaths, closing: str) -> bool:
         if found is None or found.metadata.get(CLOSING) != closing:
             return False
     return True
-
-
-class _Survey:
-    """What the parts hold together; of each only a line of the manifest is kept."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        self.listed: list[dict[str, Any]] = []
-        self._paths = paths
-        self._verdicts: Counter[str] = Counter()
-        self._engines: set[str] = set()
-        self._models: set[str] = set()
-        self._prompt_tokens = self._completion_tokens = 0
-
-    def take(self, part: FoundPart) -> None:
-        index = part.index
-        self.listed.append(
-            {
-                "part": index.part,
-                "key": self._paths.part(index.part, index.suffix).removeprefix(
-                    f"{self._paths.run}/"
-                ),
-                "rows": index.rows,
-                "bytes": index.bytes,
-                "sha256": index.sha256,
-                "etag": part.stat.etag,
-            }
-        )
-        self._verdicts.update(index.verdicts)
-        self._engines.update(index.engines)
-        self._models.update(index.models)
-        self._prompt_tokens += index.prompt_tokens
-        self._completion_tokens += index.completion_tokens
-
-    def summary(self, manifest: RunManifest, ledger: Ledger, letters: DeadLetters) -> Summary:
-        return Summary(
-            run=manifest.run,
-            suffix=ledger.suffix,
-            rows=manifest.rows,
-            samples=manifest.settings.samples,
-            items=manifest.items,
-            committed=len(ledger),
-            dead=letters.classes.total(),
-            verdicts=dict(self._verdicts),
-            failures=dict(letters.classes),
-            engines=sorted(self._engines),
-            models=sorted(self._models),
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
-            reproducible=manifest.settings.reproducible,
-        )
 
 
 def _manifest(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from producer.plan.command import Plan
+    from producer.plan.data import Plan
     from producer.plan.survey import Survey
     from producer.plan.tally import Bar, Reason
 

@@ -9,7 +9,7 @@ import pytest
 from common import codec
 from common.ids import RunName
 from common.objectstore import RunPaths
-from consumer.sink.finish import Summary
+from consumer.sink.summary import Summary
 from tests.support.producers import Producer
 
 OLD = RunName("old")

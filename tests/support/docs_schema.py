@@ -15,6 +15,7 @@ from common.parts.index import PartIndex
 from common.parts.parquet import SCHEMA
 from common.records import RunManifest, RunSettings, Turn, Usage
 from consumer.sink import finish
+from consumer.sink.summary import Summary
 from tests.support import docs_words
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def tables() -> dict[str, str]:
         "run.json": (RunManifest, docs_words.RUN),
         "settings of a run": (RunSettings, docs_words.RUN_SETTINGS),
         "index": (PartIndex, docs_words.INDEX),
-        "counts": (finish.Summary, docs_words.COUNTS),
+        "counts": (Summary, docs_words.COUNTS),
     }
     objects = {
         "failed.jsonl": (finish.DeadLetters._line, docs_words.FAILED),

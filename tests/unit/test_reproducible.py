@@ -11,7 +11,7 @@ from common.errors import UsageError
 from consumer.engine.api import EngineSpec
 from consumer.engine.launch import DETERMINISTIC_FLAG, llamacpp_launch, sglang_launch
 from consumer.sink.card import readme
-from consumer.sink.finish import Summary
+from consumer.sink.summary import Summary
 from producer.cli import cli
 from producer.load import command as load_command
 from producer.load.loader import Loaded
