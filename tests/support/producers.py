@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -23,6 +23,15 @@ class Said(NamedTuple):
 
     out: str
     err: str
+
+
+def load_options(*words: str) -> dict[str, Any]:
+    """Return the options of ``gen-producer load WORDS`` as the command gets them.
+
+    Below its program's context: a command keeps the help option of the first one that it sees.
+    """
+    whole = cli.cli.make_context("gen-producer", ["load"])
+    return cli.cli.commands["load"].make_context("load", [*words], parent=whole).params
 
 
 class Producer:

@@ -5,6 +5,7 @@ import shlex
 from common.errors import ConflictError
 from producer.cli import cli
 from producer.load.conflict import whole_hint
+from tests.support.producers import load_options
 
 HINT = "Load it under a new name: gen-producer load a b.jsonl --run mine-2"
 WORDS = [
@@ -19,7 +20,7 @@ WORDS = [
 
 
 def hint(*words):
-    options = cli.commands["load"].make_context("load", ["a b.jsonl", *words]).params
+    options = load_options("a b.jsonl", *words)
     error = ConflictError("x", fix=HINT)
     whole_hint(error, options["datasets"], options)
     return shlex.split(error.fix.removeprefix("Load it under a new name: "))

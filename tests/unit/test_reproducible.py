@@ -12,9 +12,9 @@ from consumer.engine.api import EngineSpec
 from consumer.engine.launch import DETERMINISTIC_FLAG, llamacpp_launch, sglang_launch
 from consumer.sink.card import readme
 from consumer.sink.summary import Summary
-from producer.cli import cli
 from producer.load import command as load_command
 from producer.load.loader import Loaded
+from tests.support.producers import load_options
 
 SPEC = EngineSpec("m", None, None, 1234, "k", Path("state"))
 SURE = dataclasses.replace(SPEC, reproducible=True)
@@ -58,7 +58,7 @@ class Heard:
 def test_a_load_says_what_it_costs(monkeypatch, settings_of_nothing, flags):
     done = Loaded("r", "loaded", 1, 1)
     monkeypatch.setattr(load_command, "load", lambda *_: done)
-    options = cli.commands["load"].make_context("load", ["x.jsonl", *flags]).params
+    options = load_options("x.jsonl", *flags)
     heard = Heard()
     load_command.run_load(options.pop("datasets"), options, settings_of_nothing, heard)
     assert any("half of the tokens per second" in text for text in heard.said) is bool(flags)
