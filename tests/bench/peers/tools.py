@@ -142,8 +142,8 @@ def tools(place: Place) -> list[Tool]:
                 ),
                 (f"{ours}/gen-sink",),
             ),
-            note="results as committed parts on a real S3 server; a sink that seals after 2 s; without"
-            " the honesty check and the canary, which no other has",
+            note="results as committed parts on a real S3 server; a sink that seals after 2 s;"
+            " without the honesty check and the canary, which no other has",
         ),
         Tool(
             "conversation loop",
