@@ -66,3 +66,8 @@ def hybrid() -> ModelShape:
 
 def smol() -> ModelShape:
     return shape_of(config_of("smol"), name="SmolLM2-135M")
+
+
+def near(predicted: float, seen: float, share: float = 0.03) -> bool:
+    """Tell whether a prediction is off by no more than a share of what was seen."""
+    return abs(predicted - seen) <= share * seen
