@@ -1,0 +1,242 @@
+"""The whole pipeline on a real GPU, and beside the engine alone.
+
+    python -m tests.bench.bench_gpu --model M --gpus 0 --out DIR [--stage NAME ...] [-- FLAGS]
+
+FLAGS go to the engine. It brings its own Redis and S3 server; sglang must be installed. Stages:
+
+whole   a run from `load` to `verify`
+pair    A B A B on one server: A is SGLang's own serving benchmark, B a loaded run; the same
+        prompts and limits, and as many requests in flight as the consumer's window allows
+kill    SIGKILL of the engine's scheduler under load
+cards   one consumer, then one on each of two cards
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.gpu.counter import Counter, steady_rate, whole_rate
+from tests.bench.gpu.prompts import write_prompts
+from tests.bench.gpu.town import Consumer, Town, town
+
+STAGES = ("whole", "pair", "kill", "cards")
+KEEP = ("truncated", "looping", "empty", "thought_only")
+
+
+@dataclass
+class Bench:
+    """What the stages share."""
+
+    options: argparse.Namespace
+    place: Town
+    consumers: list[Consumer] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    _runs: int = 0
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep a figure, also should a later stage fail."""
+        self.figures[name] = value
+        print(name, json.dumps(value), flush=True)
+        text = json.dumps(self.figures, indent=1)
+        (self.options.out / "figures.json").write_text(text + "\n")
+
+    def start(self, gpu: int) -> None:
+        consumer = Consumer(self.place, self.options.out, gpu, self.options.flags)
+        self.consumers.append(consumer)
+        self.note(f"ready_seconds_gpu{gpu}", round(consumer.wait_ready(), 1))
+
+    def load(self, rows: Path) -> str:
+        """Load a run of these rows that keeps whatever is answered; return its name."""
+        self._runs += 1
+        run = f"gpu-{self._runs}"
+        keep = [word for name in KEEP for word in ("--policy", f"{name}=keep")]
+        limits = ["--max-tokens", str(self.options.max_tokens), "--canary-rows", "0"]
+        heat = ["--temperature", str(self.options.temperature)]
+        self.place.run("gen-producer", "load", str(rows), "--run", run, *limits, *heat, *keep)
+        return run
+
+    def drain(self, run: str) -> None:
+        """Commit the run to its end."""
+        format_ = ["--format", "jsonl.zst", "--rows", "2000", "--seconds", "5"]
+        self.place.run("gen-sink", "--run", run, "--burst", *format_)
+
+
+def main() -> None:
+    options = parse()
+    rows, words = options.rows, options.words
+    with tempfile.TemporaryDirectory(prefix="genq-gpu-") as folder:
+        settings = {"model": options.model, "honesty": "true" if options.honest else "false"}
+        with town(Path(folder), options.out, settings) as place:
+            bench = Bench(options, place)
+            try:
+                bench.start(options.gpus[0])
+                if "whole" in options.stage:
+                    whole(bench, *write_prompts(place.folder, options.whole_rows, words, 1))
+                if "pair" in options.stage:
+                    pair(bench, *write_prompts(place.folder, rows, words, 2))
+                if "kill" in options.stage:
+                    kill(bench, write_prompts(place.folder, rows, words, 3)[0])
+                if "cards" in options.stage:
+                    cards(
+                        bench, *(write_prompts(place.folder, n * rows, words, 4)[0] for n in (1, 2))
+                    )
+            finally:
+                codes = [consumer.end() for consumer in bench.consumers]
+                bench.note("consumers_exit_codes", codes)
+
+
+def whole(bench: Bench, rows: Path, _theirs: Path) -> None:
+    """A run from `load` to `verify`."""
+    began = time.monotonic()
+    run = bench.load(rows)
+    bench.drain(run)
+    bench.place.run("gen-producer", "verify", run)
+    bench.place.run("gen-producer", "status", run)
+    bench.note("whole_seconds", round(time.monotonic() - began, 1))
+    bench.note("whole_rows", bench.options.whole_rows)
+
+
+def pair(bench: Bench, rows: Path, theirs: Path) -> None:
+    """A: SGLang's benchmark. B: a loaded run. Twice each, on the same server."""
+    consumer = bench.consumers[0]
+    found: dict[str, list[dict[str, float]]] = {"alone": [], "pipeline": []}
+    for turn in range(2 * bench.options.rounds):
+        name = ("alone", "pipeline")[turn % 2]
+        flush(consumer)
+        counter = Counter(consumer.door)
+        time.sleep(0.5)  # a sample of the counter before anything moves
+        own = alone(bench, theirs, turn) if name == "alone" else _pipeline(bench, rows)
+        moves = counter.stop()[0]
+        figures = {
+            "tokens": moves[-1][1] - moves[0][1],
+            "steady_tokens_per_second": round(steady_rate([moves]), 1),
+            "whole_tokens_per_second": round(whole_rate(moves), 1),
+        }
+        found[name].append({**figures, **own})
+        bench.note(f"pair_{turn}_{name}", found[name][-1])
+    for measure in ("steady_tokens_per_second", "whole_tokens_per_second"):
+        means = {
+            name: sum(one[measure] for one in some) / len(some) for name, some in found.items()
+        }
+        bench.note(f"pair_ratio_{measure}", round(means["pipeline"] / means["alone"], 4))
+
+
+def _pipeline(bench: Bench, rows: Path) -> dict[str, float]:
+    run = bench.load(rows)
+    bench.drain(run)
+    return {}
+
+
+def alone(bench: Bench, theirs: Path, turn: int) -> dict[str, float]:
+    """SGLang's own serving benchmark against the consumer's server, while nothing is loaded."""
+    options, door = bench.options, bench.consumers[0].door()
+    assert door is not None
+    result = options.out / f"bench-{turn}.jsonl"
+    command = [sys.executable, "-m", "sglang.bench_serving", "--backend", "sglang"]
+    command += ["--base-url", door.url, "--model", options.model, "--tokenizer", options.model]
+    command += ["--dataset-name", "custom", "--dataset-path", str(theirs), "--num-prompts"]
+    command += [str(options.rows), "--sharegpt-output-len", str(options.max_tokens)]
+    command += ["--apply-chat-template", "--max-concurrency", str(options.window)]
+    command += ["--temperature", str(options.temperature), "--disable-ignore-eos"]
+    command += ["--disable-stream", "--disable-tqdm", "--output-file", str(result)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OPENAI_API_KEY": door.key},
+        capture_output=True,
+        text=True,
+        timeout=500.0,
+        check=False,
+    )
+    bench.place.say(f"$ python {' '.join(command[1:])}\n{done.stdout}\n{done.stderr[-1500:]}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(result.read_text().splitlines()[-1])
+    result.unlink()  # its lists are long; what counts of it is kept
+    keep = ("completed", "duration", "total_input_tokens", "total_output_tokens")
+    return {key: said[key] for key in (*keep, "output_throughput", "concurrency") if key in said}
+
+
+def flush(consumer: Consumer) -> None:
+    """Empty the prefix cache, so that no turn profits from the one before."""
+    door = consumer.door()
+    assert door is not None
+    door.get("/flush_cache", method="POST")
+
+
+def kill(bench: Bench, rows: Path) -> None:
+    """SIGKILL of the scheduler under load; seconds to the first new token; nothing is lost."""
+    consumer = bench.consumers[0]
+    counter = Counter(consumer.door)
+    run = bench.load(rows)
+    moves = counter.moves[0]
+    while not moves or moves[-1][1] - moves[0][1] < 0.2 * bench.options.rows * 20:
+        time.sleep(0.1)  # poll: until it is in full swing
+    before, scheduler, killed = moves[-1][1], consumer.scheduler(), time.monotonic()
+    name = scheduler.name()
+    scheduler.kill()
+    bench.place.say(f"$ kill -9 {scheduler.pid}    # {name}\n")
+    consumer.wait_ready(incarnation=2)  # its own check of honesty decodes before that
+    ready = time.monotonic()
+    bench.drain(run)
+    seen = counter.stop()[0]
+    fresh = [(when, tokens) for when, tokens in seen if when > killed and tokens < before]
+    checked = max((tokens for when, tokens in fresh if when <= ready), default=0.0)
+    first = min(when for when, tokens in fresh if when > ready and tokens > checked)
+    bench.note("kill_seconds_to_ready", round(ready - killed, 1))
+    bench.note("kill_seconds_to_the_first_new_token", round(first - killed, 1))
+    bench.place.run("gen-producer", "verify", run)
+    bench.place.run("gen-producer", "status", run)
+
+
+def cards(bench: Bench, rows: Path, twice: Path) -> None:
+    """One consumer; then another on the second card."""
+    if len(bench.consumers) < 2:
+        rate = _loaded(bench, rows)
+        bench.note("cards_one_tokens_per_second", round(rate, 1))
+        bench.start(bench.options.gpus[1])
+        _loaded(bench, rows)  # its window grows, its kernels are met
+    both = _loaded(bench, twice)
+    bench.note("cards_two_tokens_per_second", round(both, 1))
+    bench.note("cards_ratio", round(both / bench.figures["cards_one_tokens_per_second"], 4))
+
+
+def _loaded(bench: Bench, rows: Path) -> float:
+    for consumer in bench.consumers:
+        flush(consumer)
+    counter = Counter(*(consumer.door for consumer in bench.consumers))
+    time.sleep(0.5)  # a sample of each counter before anything moves
+    bench.drain(bench.load(rows))
+    return steady_rate(counter.stop())
+
+
+def parse() -> argparse.Namespace:
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", required=True, help="a folder")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--stage", nargs="+", choices=STAGES, default=["whole", "pair", "kill"])
+    parser.add_argument("--rows", type=int, default=8000)
+    parser.add_argument("--whole-rows", type=int, default=2000)
+    parser.add_argument("--words", type=int, default=100, help="of a prompt")
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--window", type=int, default=320, help="of the benchmark of SGLang")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--honest", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args(words[:at])
+    options.flags = words[at + 1 :]
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The parts of the benchmark on a real GPU."""
