@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from consumer.tuning.trial import Tried
 
 GAIN = 1.02  # less over the defaults is noise
-FULL_SOAK, HALF_SOAK = 9.0, 6.0  # trials that must fit for a confirmation of four, or of two
+FULL_SOAK, HALF_SOAK = 7.0, 5.0  # trials that must fit for a confirmation of four, or of two
 LEARNT_ANSWERS = 20  # so many answers make a mean length
 _MISSES = 200  # points in a row that need no server; then the space is used up
 _TICK_SECONDS = 1.0
