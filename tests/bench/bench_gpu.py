@@ -113,7 +113,7 @@ def pair(bench: Bench, rows: Path, theirs: Path) -> None:
         name = ("alone", "pipeline")[turn % 2]
         flush(consumer)
         counter = Counter(consumer.door)
-        time.sleep(0.5)  # a sample of the counter before anything moves
+        counter.wait_first()
         own = alone(bench, theirs, turn) if name == "alone" else _pipeline(bench, rows)
         moves = counter.stop()[0]
         figures = {
@@ -175,9 +175,10 @@ def kill(bench: Bench, rows: Path) -> None:
     """SIGKILL of the scheduler under load; seconds to the first new token; nothing is lost."""
     consumer = bench.consumers[0]
     counter = Counter(consumer.door)
+    counter.wait_first()
     run = bench.load(rows)
     moves = counter.moves[0]
-    while not moves or moves[-1][1] - moves[0][1] < 0.2 * bench.options.rows * 20:
+    while moves[-1][1] - moves[0][1] < 0.2 * bench.options.rows * 20:
         time.sleep(0.1)  # poll: until it is in full swing
     before, scheduler, killed = moves[-1][1], consumer.scheduler(), time.monotonic()
     name = scheduler.name()
@@ -212,7 +213,7 @@ def _loaded(bench: Bench, rows: Path) -> float:
     for consumer in bench.consumers:
         flush(consumer)
     counter = Counter(*(consumer.door for consumer in bench.consumers))
-    time.sleep(0.5)  # a sample of each counter before anything moves
+    counter.wait_first()
     bench.drain(bench.load(rows))
     return steady_rate(counter.stop())
 

@@ -49,10 +49,11 @@ class Counter:
     def __init__(self, *doors: Callable[[], Door | None]) -> None:
         self._doors = doors
         self._stop = threading.Event()
+        self._first = [threading.Event() for _ in doors]
         self.moves: list[Moves] = [[] for _ in doors]
         self._threads = [
-            threading.Thread(target=self._sample, args=(door, moves), daemon=True)
-            for door, moves in zip(doors, self.moves, strict=True)
+            threading.Thread(target=self._sample, args=three, daemon=True)
+            for three in zip(doors, self.moves, self._first, strict=True)
         ]
         for thread in self._threads:
             thread.start()
@@ -64,12 +65,20 @@ class Counter:
             thread.join()
         return self.moves
 
-    def _sample(self, find: Callable[[], Door | None], moves: Moves) -> None:
+    def wait_first(self) -> None:
+        """Return once each engine has been read: before that nothing may move."""
+        for first in self._first:
+            assert first.wait(_ASK_SECONDS), "an engine's metrics cannot be read"
+
+    def _sample(
+        self, find: Callable[[], Door | None], moves: Moves, first: threading.Event
+    ) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             with contextlib.suppress(OSError):
                 if (door := find()) is not None:
                     tokens = door.decoded()
                     moves.append((time.monotonic(), tokens))
+                    first.set()
 
 
 def steady_rate(many: Sequence[Moves]) -> float:
