@@ -16,6 +16,9 @@ from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from common.telemetry import logs
 from tests.support import servers
+from tests.support.consumers import World, world_of
+from tests.support.fake_engine import running_fake
+from tests.support.producers import Producer
 from tests.support.queues import QueueBench
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.objectstore import ObjectStore
+    from consumer.engine.api import EngineSpec
     from deploy.embedded import RedisServer, S3Server
 
 
@@ -116,6 +120,38 @@ async def bench(redis_url: str) -> AsyncIterator[QueueBench]:
     yield bench
     bench.sync.close()
     await bench.client.aclose()
+
+
+@pytest.fixture
+async def world(
+    settings: Settings, store: ObjectStore, service_env: dict[str, str], tmp_path: Path
+) -> AsyncIterator[World]:
+    """What consumers work with: runs, a store, settings."""
+    async with world_of(settings, store, service_env, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def engine(world: World) -> AsyncIterator[EngineSpec]:
+    """A stand-in for SGLang that answers at once."""
+    async with running_fake(world.folder, api_key="") as spec:
+        yield spec
+
+
+@pytest.fixture
+async def slow_engine(world: World) -> AsyncIterator[EngineSpec]:
+    """Its answers end by their limit only, at 50 tokens a second."""
+    flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
+    async with running_fake(world.folder, *flags, api_key="") as spec:
+        yield spec
+
+
+@pytest.fixture
+def producer(
+    service_env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Producer:
+    """gen-producer in this process, on the session's servers."""
+    return Producer(service_env, monkeypatch, capsys)
 
 
 TOGETHER = ("tests/integration/test_secured_run.py", "tests/acceptance/test_completions.py")

@@ -13,18 +13,12 @@ from common.errors import Exit
 from tests.faults.rig import pipeline, quick_outages
 from tests.support import servers
 from tests.support.clocks import JumpingClock, has_libfaketime, wrong_clock
-from tests.support.consumers import PROGRAM, consumer, enqueue_run, world_of
+from tests.support.consumers import PROGRAM, consumer, enqueue_run
 from tests.support.fleet import Fleet
 from tests.support.servers import eventually, eventually_sync
 
 row = pytest.mark.row
 LEASES = {"GENQ_LEASE_SECONDS": "3", "GENQ_RENEW_SECONDS": "0.5"}
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 @pytest.fixture

@@ -18,19 +18,13 @@ from common.queue.prompts import PromptQueue, QueueLimits
 from common.records import RESULT_VERSION, RUN_VERSION, Finished, Sampling, Verdict
 from tests.faults.rig import pipeline, quick_outages
 from tests.support.completions import completion
-from tests.support.consumers import enqueue_run, world_of
+from tests.support.consumers import enqueue_run
 from tests.support.fake_engine import running_fake
 from tests.support.producers import Producer
 from tests.support.queues import ONE
 from tests.support.servers import eventually
 
 FEW_FILES = 10  # fewer than a consumer has open: it gets no new one
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -15,9 +16,11 @@ from common.records import Sampling
 from consumer import start
 from consumer.engine.supervisor import StartBudget
 from producer.status.view import worker_lines
-from tests.support.consumers import World, world_of
 from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
 from tests.support.servers import eventually
+
+if TYPE_CHECKING:
+    from tests.support.consumers import World
 
 row = pytest.mark.row
 BUDGET = StartBudget(attempts=3, backoff_base_seconds=0.05, kill_seconds=0.3, poll_seconds=0.05)
@@ -25,12 +28,6 @@ SLOW = ("--token-seconds", "0.01", "--answer-tokens", "40")  # two answers a sec
 ENDLESS = ("--token-seconds", "0.02", "--answer-tokens", "100000")
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 GPU_LOST = "RuntimeError: CUDA error: GPU is lost"
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from common.prove import prove
 from common.s3 import open_store
 from common.settings import load_settings
 from deploy import embedded, processes
-from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
 from tests.support.fleet import SHORT_LEASES, Fleet
 from tests.support.servers import eventually_sync
@@ -152,12 +151,6 @@ def test_services_before_their_servers_and_a_machine_that_goes_down_in_mid_run(t
 @pytest.mark.parametrize(("seed", "order"), list(enumerate(itertools.permutations(PARTS))), ids=str)
 def test_every_order_of_starting(tmp_path, seed, order) -> None:
     run_of_a_machine(tmp_path, order, seed)
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 @row("G5")

@@ -19,10 +19,9 @@ from common.objectstore import RunPaths
 from common.prove import read_manifest
 from common.records import Row
 from consumer.leases import fetcher
-from tests.support.consumers import world_of
 from tests.support.failpoints import one_now
 from tests.support.fake_engine import running_fake, set_faults
-from tests.support.producers import COMMAND, Producer
+from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 
 if TYPE_CHECKING:
@@ -31,17 +30,6 @@ if TYPE_CHECKING:
 RUN = "rows"
 LOAD = ("load", "--model", "m", "--run", RUN)
 row = pytest.mark.row
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 def stored_rows(store: ObjectStore) -> list[Row]:

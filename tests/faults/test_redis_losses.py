@@ -28,11 +28,6 @@ def frail():
         yield server
 
 
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
-
-
 @pytest.mark.row("C4")
 async def test_flushall_in_mid_run_and_a_load_from_storage_alone(
     redis_url, store_settings, tmp_path

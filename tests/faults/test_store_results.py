@@ -18,7 +18,6 @@ from common.prove import prove
 from common.s3 import open_store
 from consumer.sink.decode import RESULT_LIMIT_BYTES
 from tests.support.completions import completion, payload
-from tests.support.producers import Producer
 from tests.support.s3_exchange import CREATE, HEAD, LIST
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven, sink_lab
@@ -104,11 +103,6 @@ DAMAGES = {
     "its tail cut off": lambda data: data[:-100],
     "emptied": lambda data: b"",
 }
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.mark.row("E11")

@@ -18,19 +18,12 @@ from consumer.engine.supervisor import StartBudget
 from producer.status.data import Watcher
 from producer.status.state import next_command, state_of
 from producer.status.view import screen
-from tests.support.consumers import world_of
 from tests.support.fake_engine import FakeSglang
 from tests.support.servers import eventually
 
 BUDGET = StartBudget(attempts=3, backoff_base_seconds=0.05, kill_seconds=0.3, poll_seconds=0.05)
 OTHERWISE = ("--faults", json.dumps({"dishonest": "always"}))
 SLOW = ("--token-seconds", "0.01", "--answer-tokens", "40")
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 @pytest.fixture

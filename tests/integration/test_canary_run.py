@@ -6,30 +6,16 @@ import asyncio
 import json
 import subprocess
 
-import pytest
-
 from common.errors import Exit
 from common.ids import RunName
 from common.objectstore import RunPaths
 from common.records import Sampling
-from tests.support.consumers import SECONDS, world_of
-from tests.support.fake_engine import running_fake, set_faults
+from tests.support.consumers import SECONDS
+from tests.support.fake_engine import set_faults
 from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 
 RUN = RunName("one")
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def engine(world):
-    async with running_fake(world.folder, api_key="") as spec:
-        yield spec
 
 
 async def told(world, *words, code=0):

@@ -17,17 +17,11 @@ from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.failpoints import points_of
-from tests.support.producers import Producer
 
 RUN, CHILD = "rows", "rows-truncated"
 REDO = ("requeue", RUN, "--reason", "truncated", "--max-tokens", 64)
 ROWS = 1200  # more than one shard
 CUT = [3, 7, 8, 999, 1000, 2399]
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 def commit(store, run, verdicts, *, suffix="parquet", **more):

@@ -15,31 +15,11 @@ from common.records import Sampling
 from consumer import daemon, start
 from consumer.engine.supervisor import StartBudget, Supervisor
 from consumer.leases.catalogue import Catalogue
-from tests.support.consumers import enqueue_run, world_of
-from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
+from tests.support.consumers import enqueue_run
+from tests.support.fake_engine import FakeSglang, fake_state, set_faults
 from tests.support.servers import eventually
 
 QUICK = StartBudget(attempts=3, backoff_base_seconds=0.1, kill_seconds=0.5)
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def engine(world):
-    async with running_fake(world.folder, api_key="") as spec:
-        yield spec
-
-
-@pytest.fixture
-async def slow_engine(world):
-    """Its answers end by their limit only, at 50 tokens a second."""
-    flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
-    async with running_fake(world.folder, *flags, api_key="") as spec:
-        yield spec
 
 
 @pytest.fixture

@@ -16,26 +16,12 @@ from common.audit import check_counts
 from common.errors import Exit
 from common.keys import RQ_WORKERS
 from common.records import Sampling
-from tests.support.consumers import ROOT, world_of
+from tests.support.consumers import ROOT
 from tests.support.failpoints import points_of
 from tests.support.fake_engine import fake_state, running_fake
 from tests.support.servers import eventually
 
 LONG = Sampling(max_tokens=3000)
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def slow_engine(world):
-    """Its answers end by their limit only, at 50 tokens a second."""
-    flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
-    async with running_fake(world.folder, *flags, api_key="") as spec:
-        yield spec
 
 
 @pytest.mark.row("A3")

@@ -16,32 +16,12 @@ from consumer import start
 from consumer.start import Options, serve
 from producer.status.data import Watcher
 from producer.status.view import screen
-from tests.support.consumers import SECONDS, enqueue_run, rows_of, store_rows, world_of
-from tests.support.fake_engine import FakeSglang, fake_state, running_fake, set_faults
+from tests.support.consumers import SECONDS, enqueue_run, rows_of, store_rows
+from tests.support.fake_engine import FakeSglang, fake_state, set_faults
 from tests.support.servers import eventually
 
 TALK = [{"role": "user", "content": text} for text in ("one?", "two?")]
 KEYS = RunKeys("one")
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def engine(world):
-    async with running_fake(world.folder, api_key="") as spec:
-        yield spec
-
-
-@pytest.fixture
-async def slow_engine(world):
-    """Its answers end by their limit only, at 50 tokens a second."""
-    flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
-    async with running_fake(world.folder, *flags, api_key="") as spec:
-        yield spec
 
 
 async def load_rows(world, rows, **settings) -> None:

@@ -20,7 +20,6 @@ from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.failpoints import one_now, points_of
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
-from tests.support.producers import Producer
 from tests.support.servers import eventually_sync
 
 
@@ -29,11 +28,6 @@ def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, 2500)
     return path
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.fixture

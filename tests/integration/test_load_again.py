@@ -17,7 +17,6 @@ from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queue, queued_ids, work, write
-from tests.support.producers import Producer
 
 
 @pytest.fixture
@@ -25,11 +24,6 @@ def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, 2500)
     return path
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from common.errors import Exit
-from tests.support.producers import Producer
 from tests.support.tiny_tokenizer import build_model_folder
 
 pytestmark = pytest.mark.row("F5")
@@ -32,11 +31,6 @@ def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return path
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 def test_a_row_that_is_too_long_is_refused_with_both_numbers(producer, rows, model, store):

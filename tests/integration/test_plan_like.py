@@ -10,14 +10,8 @@ from common import codec
 from common.ids import RunName
 from common.objectstore import RunPaths
 from consumer.sink.summary import Summary
-from tests.support.producers import Producer
 
 OLD = RunName("old")
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.fixture

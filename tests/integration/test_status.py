@@ -20,14 +20,8 @@ from common.records import Failure, Finished, Verdict
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
-from tests.support.producers import Producer
 
 RUN = "rows"
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -14,15 +14,9 @@ from common.errors import Exit
 from common.ids import RunName, WorkerName, job_id, new_nonce
 from common.keys import RQ_WORKERS, RunKeys
 from common.records import Failure, Sampling, Verdict
-from tests.support.consumers import ROOT, SECONDS, world_of
+from tests.support.consumers import ROOT, SECONDS
 from tests.support.fake_engine import running_fake
 from tests.support.servers import eventually
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 async def rq(world, *words):

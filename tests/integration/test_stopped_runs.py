@@ -11,8 +11,6 @@ from common.errors import Exit
 from common.ids import RunName
 from common.keys import RQ_SUSPENDED
 from consumer.sink.service import SinkService
-from tests.support.consumers import world_of
-from tests.support.fake_engine import running_fake
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven
 
@@ -57,16 +55,12 @@ async def test_a_sink_that_waits_for_a_person_says_so_once_and_ends_when_it_goes
 
 @pytest.mark.parametrize("how", STOPS)
 async def test_a_consumer_that_may_lease_nothing_until_a_person_says_so_tells_it_as_it_ends(
-    settings, store, service_env, tmp_path, how
+    world, engine, how
 ):
-    async with (
-        world_of(settings, store, service_env, tmp_path) as world,
-        running_fake(world.folder, api_key="") as engine,
-    ):
-        await world.load(2)
-        fix = await stop_one(world.runs, world.client, how)
-        with structlog.testing.capture_logs() as logs:
-            assert await world.burst(url=engine.url) == Exit.DONE
+    await world.load(2)
+    fix = await stop_one(world.runs, world.client, how)
+    with structlog.testing.capture_logs() as logs:
+        assert await world.burst(url=engine.url) == Exit.DONE
     said = [one for one in logs if one["event"] == "run left alone"]
     assert len(said) == 1
     assert how in said[0]["what"]

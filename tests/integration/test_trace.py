@@ -18,15 +18,9 @@ from producer.trace.places import Finder
 from tests.support import loads
 from tests.support.committed import add_parts, dead_letter, store_child, store_committed
 from tests.support.completions import completion, payload
-from tests.support.producers import Producer
 
 RUN = loads.RUN
 GPU = WorkerName("gpu0-node1")
-
-
-@pytest.fixture
-def producer(service_env, monkeypatch, capsys):
-    return Producer(service_env, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -14,18 +14,11 @@ from consumer.engine.records import records
 from consumer.tuning import check
 from consumer.tuning.check import CheckOptions
 from consumer.tuning.prompts import run_sample
-from tests.support.consumers import world_of
 from tests.support.fake_engine import FakeSglang
 from tests.support.tuning import options, run
 
 BASE = ("--state-pool", "40", "--token-seconds", "0.005", "--answer-tokens", "24")
 LIES = json.dumps({"dishonest": "cached"})
-
-
-@pytest.fixture
-async def world(settings, store, service_env, tmp_path):
-    async with world_of(settings, store, service_env, tmp_path) as world:
-        yield world
 
 
 async def test_what_a_live_round_generates_is_the_runs(world):
