@@ -5,10 +5,13 @@
 FLAGS go to the engine. It brings its own Redis and S3 server; sglang must be installed. Stages:
 
 whole   a run from `load` to `verify`
+kill    SIGKILL of the engine's scheduler under load
 pair    A B A B on one server: A is SGLang's own serving benchmark, B a loaded run; the same
         prompts and limits, and as many requests in flight as the consumer's window allows
-kill    SIGKILL of the engine's scheduler under load
 cards   one consumer, then one on each of two cards
+
+Stages that must not disturb those of another such process wait for files: --gate DIR lets each
+stage begin once DIR/NAME is there.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.gpu.counter import Counter, steady_rate, whole_rate
-from tests.bench.gpu.prompts import write_prompts
+from tests.bench.gpu.prompts import renderer, write_prompts
 from tests.bench.gpu.town import Consumer, Town, town
 
 STAGES = ("whole", "pair", "kill", "cards")
@@ -54,6 +57,15 @@ class Bench:
         self.consumers.append(consumer)
         self.note(f"ready_seconds_gpu{gpu}", round(consumer.wait_ready(), 1))
 
+    def begins(self, stage: str) -> bool:
+        """Whether a stage was asked for; waits until its gate is open."""
+        if stage not in self.options.stage:
+            return False
+        print("stage", stage, flush=True)
+        while self.options.gate and not (self.options.gate / stage).exists():
+            time.sleep(0.2)  # poll: for a file
+        return True
+
     def load(self, rows: Path) -> str:
         """Load a run of these rows that keeps whatever is answered; return its name."""
         self._runs += 1
@@ -72,22 +84,26 @@ class Bench:
 
 def main() -> None:
     options = parse()
-    rows, words = options.rows, options.words
+    rows, words, render = options.rows, options.words, renderer(options.model)
     with tempfile.TemporaryDirectory(prefix="genq-gpu-") as folder:
         settings = {"model": options.model, "honesty": "true" if options.honest else "false"}
         with town(Path(folder), options.out, settings) as place:
             bench = Bench(options, place)
             try:
                 bench.start(options.gpus[0])
-                if "whole" in options.stage:
-                    whole(bench, *write_prompts(place.folder, options.whole_rows, words, 1))
-                if "pair" in options.stage:
-                    pair(bench, *write_prompts(place.folder, rows, words, 2))
-                if "kill" in options.stage:
-                    kill(bench, write_prompts(place.folder, rows, words, 3)[0])
-                if "cards" in options.stage:
+                if bench.begins("whole"):
+                    whole(bench, *write_prompts(place.folder, options.whole_rows, words, 1, render))
+                if bench.begins("kill"):
+                    kill(bench, write_prompts(place.folder, rows, words, 3, render)[0])
+                if bench.begins("pair"):
+                    pair(bench, *write_prompts(place.folder, rows, words, 2, render))
+                if bench.begins("cards"):
                     cards(
-                        bench, *(write_prompts(place.folder, n * rows, words, 4)[0] for n in (1, 2))
+                        bench,
+                        *(
+                            write_prompts(place.folder, n * rows, words, 4, render)[0]
+                            for n in (1, 2)
+                        ),
                     )
             finally:
                 codes = [consumer.end() for consumer in bench.consumers]
@@ -145,7 +161,7 @@ def alone(bench: Bench, theirs: Path, turn: int) -> dict[str, float]:
     command += ["--base-url", door.url, "--model", options.model, "--tokenizer", options.model]
     command += ["--dataset-name", "custom", "--dataset-path", str(theirs), "--num-prompts"]
     command += [str(options.rows), "--sharegpt-output-len", str(options.max_tokens)]
-    command += ["--apply-chat-template", "--max-concurrency", str(options.window)]
+    command += ["--max-concurrency", str(options.window)]
     command += ["--temperature", str(options.temperature), "--disable-ignore-eos"]
     command += ["--disable-stream", "--disable-tqdm", "--output-file", str(result)]
     done = subprocess.run(
@@ -226,6 +242,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=["whole", "pair", "kill"])
+    parser.add_argument("--gate", type=Path)
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--whole-rows", type=int, default=2000)
     parser.add_argument("--words", type=int, default=100, help="of a prompt")

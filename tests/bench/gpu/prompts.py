@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # Short words that a tokenizer for English takes as one token each.
@@ -20,8 +21,14 @@ WORDS = (
 )
 
 
-def write_prompts(folder: Path, rows: int, words: int, seed: int = 0) -> tuple[Path, Path]:
-    """Write the same prompts as rows for `load`, and as a data set for SGLang's benchmark."""
+def write_prompts(
+    folder: Path, rows: int, words: int, seed: int, render: Callable[[str], str]
+) -> tuple[Path, Path]:
+    """Write the same prompts as rows for `load`, and as a data set for SGLang's benchmark.
+
+    Its own option for templates leaves out the opening token wherever it stands, so its texts are
+    rendered here.
+    """
     draw = random.Random(seed)
     ours, theirs = folder / f"rows-{rows}-{seed}.jsonl", folder / f"bench-{rows}-{seed}.jsonl"
     with ours.open("wb") as one, theirs.open("wb") as other:
@@ -29,6 +36,19 @@ def write_prompts(folder: Path, rows: int, words: int, seed: int = 0) -> tuple[P
             text = " ".join(["Write about:", *draw.choices(WORDS.split(), k=words)])
             row = {"id": f"{seed}-{number}", "prompt": text}
             one.write(orjson.dumps(row) + b"\n")
-            turns = [{"content": text}, {"content": "an answer of some length, not used"}]
+            turns = [{"content": render(text)}, {"content": "an answer of some length, not used"}]
             other.write(orjson.dumps({"conversations": turns}) + b"\n")
     return ours, theirs
+
+
+def renderer(model: str) -> Callable[[str], str]:
+    """Return what makes a prompt's text of a user's words, by the model's own template."""
+    from transformers import AutoTokenizer  # noqa: PLC0415 - where nothing is rendered it is not needed
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def render(text: str) -> str:
+        turn = [{"role": "user", "content": text}]
+        return str(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
+
+    return render
