@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.records import Verdict
 from common.telemetry.catalogue import EXPORTER
 from common.telemetry.readings import Readings
-from producer.status.data import RunStatus, number
+from producer.status.data import RunStatus
+from producer.status.serving import (
+    FATAL,
+    earlier,
+    engine_of,
+    heard,
+    may_wait,
+    number,
+    present,
+    run_ahead,
+)
 from producer.status.state import state_of
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ PLACES = ("queued", "waiting", "leased", "generated", "committed", "dead")
 STATUSES = (
     "loading",
     "starting",
+    "waiting",
     "generating",
     "stalled",
     "paused",
@@ -68,6 +79,7 @@ def readings(fleet: Fleet, looks: Looks, settings: Settings) -> Readings:
     read.set("genq_exporter_last_look_timestamp_seconds", looks.last)
     if not looks.up:
         return read  # stale figures would look like a fleet at rest
+    fleet = replace(fleet, workers=present(fleet.workers))
     read.set("genq_queue_suspended", fleet.suspended)
     for info, counts in fleet.runs:
         _run(read, info, counts, settings)
@@ -113,18 +125,20 @@ def _status(
     read: Readings, fleet: Fleet, info: RunInfo, counts: RunCounts, settings: Settings
 ) -> None:
     serving = [worker for worker in fleet.workers if info.run in worker.queues]
+    before = earlier(info, (one for one, _ in fleet.runs)) if may_wait(info, counts) else []
+    pairs = [pair for pair in fleet.runs if pair[0] in before]
     status = RunStatus(
         info=info,
         counts=counts,
         workers=serving,
         suspended=fleet.suspended,
         stream_limit=settings.stream_entries,
+        behind=run_ahead(info, serving, pairs, settings.limits()),
     )
-    # Whether _SUCCESS is there only storage knows, which is not asked here.
-    word = "closed" if info.state == "closed" else state_of(status)[0]
-    read.one_of("genq_run_status", word, STATUSES, run=info.run)
-    heard = sum(not worker.silent for worker in serving)
-    read.set("genq_run_workers", heard, run=info.run)
+    # Whether _SUCCESS is there only storage knows, which is not asked here: such a run is `closed`.
+    read.one_of("genq_run_status", state_of(status)[0], STATUSES, run=info.run)
+    serve = sum(engine_of(worker) != FATAL for worker in heard(serving))
+    read.set("genq_run_workers", serve, run=info.run)
     read.set("genq_run_problems", len(status.problems), run=info.run)
 
 

@@ -28,6 +28,7 @@ def run_json(status: RunStatus) -> dict[str, Any]:
         "run": status.info.run,
         "state": word,
         "cause": cause,
+        "behind": status.behind,
         "stalled_seconds": stalled_seconds(status),
         "queue_state": status.info.state,
         "epoch": status.info.epoch,

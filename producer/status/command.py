@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from common.errors import Exit, QueueError
+from common.errors import Exit, QueueError, StoreError
 from common.ids import RunName, run_name
 from common.redis_client import connect
 from producer.status.as_json import JSON_VERSION, run_json, stored_json
@@ -34,6 +34,7 @@ def run_status(
     Raises:
         InputError: neither Redis nor object storage knows the run.
         QueueError: Redis cannot be used; while watching this is said, and tried again.
+        StoreError: neither can object storage, of a run that Redis does not know; the same.
     """
     name = run_name(run) if run is not None else None
     if watch is None:
@@ -64,17 +65,20 @@ async def _watch(
             while True:
                 try:
                     found = await watcher.look(run)
-                except QueueError as error:
+                    answer = _answer(run, found, settings, rows=shown.rows)
+                except (QueueError, StoreError) as error:
                     shown.trouble(f"{error.what} Trying again.")
                 else:
-                    shown.show(*_answer(run, found, settings, rows=shown.rows))
-                    if all(_is_over(status) for status in found):
+                    shown.show(*answer)
+                    if all(_is_over(status, settings) for status in found):
                         return
                 await asyncio.sleep(seconds)
 
 
-def _is_over(status: RunStatus) -> bool:
-    return status.info.state == "cancelled" or (status.info.state == "closed" and status.success)
+def _is_over(status: RunStatus, settings: Settings) -> bool:
+    """Tell whether a look can show nothing new; without a store nobody waits for its _SUCCESS."""
+    finished = status.success or (status.success is None and not settings.store)
+    return status.info.state == "cancelled" or (status.info.state == "closed" and bool(finished))
 
 
 def _answer(

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.audit import check_counts, flagged
-from common.errors import InputError
+from common.errors import EpochError, InputError
 from common.objectstore import RunPaths
 from common.prove import committed_items
 from common.queue.run_state import Runs
 from common.queue.server import ServerFacts, server_facts
 from common.s3 import open_store
 from producer.manifest import find_manifest
+from producer.status.serving import (
+    FATAL,
+    earlier,
+    engine_of,
+    heard,
+    may_wait,
+    number,
+    present,
+    run_ahead,
+)
 from producer.status.store import StoreLook, finished_verdicts
 
 if TYPE_CHECKING:
@@ -52,7 +63,8 @@ class RunStatus:
     workers: list[WorkerInfo] = field(default_factory=list)
     dead_by_class: dict[str, int] = field(default_factory=dict)
     suspended: bool = False
-    success: bool = False  # _SUCCESS is there
+    success: bool | None = None  # _SUCCESS is there; None: storage was not asked, or not reached
+    behind: RunName | None = None  # the run that its consumers take first, while it has nothing
     stream_limit: int = 0
     recent: Rate | None = None
     average: Rate | None = None
@@ -109,22 +121,25 @@ class Watcher:
 
     async def look(self, run: RunName | None) -> list[RunStatus]:
         """Return how ``run`` stands, or all runs; none if Redis does not know it."""
-        if run is None:
-            infos = await self._runs.list()
-        else:
-            info = await self._runs.get(run)
-            infos = [info] if info else []
-        workers = await self._runs.workers() if infos else []
-        suspended = bool(infos) and await self._runs.suspended()
-        server = await server_facts(self._client) if infos else None
-        common = _Common(workers, suspended, server, alone=run is not None or len(infos) == 1)
+        known = await self._runs.list()
+        infos = [info for info in known if run in (None, info.run)]
+        if not infos:
+            return []
+        common = _Common(
+            known,
+            {info.run: await self._runs.sample(info.run) for info in infos},
+            present(await self._runs.workers()),
+            await self._runs.suspended(),
+            await server_facts(self._client),
+            alone=len(infos) == 1,
+        )
         return [await self._status(info, common) for info in infos]
 
     async def _status(self, info: RunInfo, common: _Common) -> RunStatus:
-        counts = await self._runs.sample(info.run)
+        counts = common.counts[info.run]
         serving = [worker for worker in common.workers if info.run in worker.queues]
         ended = await self._runs.ended_since(info.run, counts.at, SPANS)
-        success = info.state == "closed" and self._has_success(info.run)
+        success = await self._store.success(info) if info.state == "closed" else None
         alone = common.alone
         return RunStatus(
             info=info,
@@ -133,6 +148,7 @@ class Watcher:
             dead_by_class=await self._dead_by_class(info, counts) if counts.dead else {},
             suspended=common.suspended,
             success=success,
+            behind=await self._behind(info, serving, common),
             verdicts=await self._store.verdicts(info) if success else {},
             stream_limit=self._settings.stream_entries,
             recent=_recent(counts, serving, *ended),
@@ -142,7 +158,10 @@ class Watcher:
             else [],
             children=await self._store.children(info) if alone else [],
             reproducible=alone and await self._store.reproducible(info),
-            others=sum(not one.silent and info.run not in one.queues for one in common.workers),
+            others=sum(
+                info.run not in one.queues and engine_of(one) != FATAL
+                for one in heard(common.workers)
+            ),
             last_part=await self._store.last_part(info) if alone and counts.committed else None,
             server=common.server,
             price=self._price,
@@ -157,19 +176,31 @@ class Watcher:
             known = self._dead[info.epoch] = (state, found)
         return known[1]
 
-    def _has_success(self, run: RunName) -> bool:
-        if not self._settings.store:
-            return False
-        return open_store(self._settings).stat(RunPaths(run).success) is not None
+    async def _behind(
+        self, info: RunInfo, serving: list[WorkerInfo], common: _Common
+    ) -> RunName | None:
+        """Return the run that a run waits for; asks Redis only of those that come before it."""
+        counts = common.counts
+        if not may_wait(info, counts[info.run]):
+            return None
+        before = earlier(info, common.known)
+        for other in before:
+            if other.run not in counts:
+                with suppress(EpochError):  # it went between the two calls
+                    counts[other.run] = await self._runs.sample(other.run)
+        pairs = [(other, counts[other.run]) for other in before if other.run in counts]
+        return run_ahead(info, serving, pairs, self._settings.limits())
 
 
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What one look found for all runs alike."""
 
+    known: list[RunInfo]  # all runs, in the order in which they are served
+    counts: dict[RunName, RunCounts]  # of those that are shown, and that were asked for besides
     workers: list[WorkerInfo]
     suspended: bool
-    server: ServerFacts | None
+    server: ServerFacts
     alone: bool  # one run was asked for: storage is asked, too
 
 
@@ -208,10 +239,10 @@ def _recent(
     Tokens are those that the workers show, else as many as a completion has on average. Where no
     worker is heard of, there is none.
     """
-    heard = [worker for worker in workers if not worker.silent]
-    if not heard:
+    here = heard(workers)
+    if not here:
         return None
-    shown = sum(number(worker, "tokens_per_second") for worker in heard)
+    shown = sum(number(worker, "tokens_per_second") for worker in here)
     made = _made(counts)
     mean = counts.completion_tokens / made if made else 0.0
     if oldest is None or oldest < 1.0 or not ended[-1]:
@@ -232,11 +263,3 @@ def _average(info: RunInfo, counts: RunCounts) -> Rate | None:
     if seconds <= 0 or not made:
         return None
     return Rate(made / seconds, counts.completion_tokens / seconds)
-
-
-def number(worker: WorkerInfo, gauge: str) -> float:
-    """Return a worker's figure, 0 where it has none."""
-    try:
-        return float(worker.gauges.get(gauge, "0"))
-    except ValueError:
-        return 0.0

@@ -25,6 +25,8 @@ _COLOURS = {
     "done": "green",
     "finishing": "green",
     "starting": "yellow",
+    "waiting": "yellow",
+    "closed": "yellow",
     "loading": "yellow",
     "paused": "yellow",
     "suspended": "yellow",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from producer.status.data import number
+from producer.status.serving import engine_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _order(worker: WorkerInfo) -> list[tuple[int, int | str]]:
 
 def _counts(worker: WorkerInfo) -> bool:
     """Tell whether a worker's rate may be held against the others': it has work, and may do it."""
-    ready = worker.gauges.get("engine", "ready").lower() == "ready"
+    ready = engine_of(worker) == "ready"
     return bool(worker.gauges) and ready and number(worker, "in_flight") > 0
 
 

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.model import SMALL_MODEL
-from producer.status.data import number
 from producer.status.rows import duration, place_of
+from producer.status.serving import (
+    FATAL,
+    WORKING,
+    engine_of,
+    generate,
+    heard,
+    leaves_alone,
+    number,
+    willing,
+    working,
+)
 from producer.steer.acceptance import remedy
 
 if TYPE_CHECKING:
@@ -26,7 +36,6 @@ _UNEQUAL = "it asks for equal tokens, and no consumer was started with --reprodu
 _SINK_BEHIND = "sink behind: consumers wait for it"
 _NO_SINK = "results wait for a sink"
 _ALL_FAILED = "all engines have failed"
-_WORKING = {"ready", "draining"}
 _DOING = {  # what to say of an engine that does not work
     "starting": "starting",
     "warming": "starting",
@@ -63,10 +72,13 @@ def state_of(status: RunStatus) -> tuple[str, str]:
     parts = [f"{counts.dead:,} dead-lettered"] if counts.dead else []
     parts += [f"{count:,} {name}" for name, count in status.flagged.items()]
     dead = ", ".join(parts)
+    unseen = "storage was not asked, or does not answer"
     stall, starting = _stall(status), _starting(status)
+    turn = "; ".join(filter(None, (f"behind run {status.behind}", _trouble(status))))
     in_flight = f"{counts.leased:,} items in flight are finished" if counts.leased else ""
     rules = (  # the first that holds
-        (state == "closed" and status.success, "done", dead),
+        (state == "closed" and bool(status.success), "done", dead),
+        (state == "closed" and status.success is None, "closed", unseen),
         (state == "closed", "finishing", "the sink writes the manifest and _SUCCESS"),
         (state == "loading", "loading", _full(status) or loading),
         (state == "held", "held", counts.hold_reason),
@@ -77,6 +89,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
         (counts.settled, "finishing", "the sink closes the run"),
         (bool(stall), "stalled", stall),
         (bool(starting), "starting", starting),
+        (bool(status.behind), "waiting", turn),
         (True, "generating", _trouble(status)),
     )
     return next((word, cause) for holds, word, cause in rules if holds)
@@ -96,46 +109,29 @@ def _first(*times: float | None) -> float:
     return next((one for one in times if one is not None), 0.0)
 
 
-def _heard(status: RunStatus) -> list[WorkerInfo]:
-    return [worker for worker in status.workers if not worker.silent]
-
-
-def _willing(status: RunStatus) -> list[WorkerInfo]:
-    names = ("refused", "unequal")
-    return [one for one in _heard(status) if not any(_named(status, one, name) for name in names)]
-
-
-def _named(status: RunStatus, worker: WorkerInfo, gauge: str) -> bool:
-    """Tell whether a worker names the run among those that it leaves alone for a reason."""
-    return status.info.run in worker.gauges.get(gauge, "").split(",")
-
-
-def _engine(worker: WorkerInfo) -> str:
-    return worker.gauges.get("engine", "ready").lower()
-
-
 def _stall(status: RunStatus) -> str:
     """Return why nothing moves, or "" if it does, or will when the engines are up."""
-    counts = status.counts
-    willing = _willing(status)
-    engines = {_engine(worker) for worker in willing}
+    counts, run, here = status.counts, status.info.run, heard(status.workers)
+    may = willing(here, run)
+    engines = {engine_of(worker) for worker in may}
     to_answer = counts.queued + counts.waiting + counts.leased
     last = counts.since_result if counts.since_result is not None else counts.since_lease
     full = bool(status.stream_limit) and counts.generated >= _FULL_SHARE * status.stream_limit
     commit = counts.since_commit if counts.since_commit is not None else counts.since_result
     unstored = not to_answer and (commit or 0.0) > STALL_SECONDS
-    silent = last is not None and last > STALL_SECONDS
+    moves = bool(status.behind) or (counts.leased > 0 and generate(may, run))
+    silent = last is not None and last > STALL_SECONDS and not moves
     others = f"; {status.others:,} serve others" if status.others else ""
     rules = (
         (unstored, f"{_NO_SINK}; last commit {_ago(counts.since_commit)}"),
         (not to_answer, ""),
         (full, _SINK_BEHIND),
         (not status.workers, _NO_CONSUMER + others),
-        (not _heard(status), _SILENT),
-        (not willing and any(_named(status, one, "unequal") for one in _heard(status)), _UNEQUAL),
-        (not willing, _REFUSED),
-        (engines == {"fatal"}, _ALL_FAILED),
-        (not engines & _WORKING, ""),  # see `_starting`
+        (not here, _SILENT),
+        (not may and any(leaves_alone(one, run, "unequal") for one in here), _UNEQUAL),
+        (not may, _REFUSED),
+        (engines == {FATAL}, _ALL_FAILED),
+        (not engines & WORKING, ""),  # see `_starting`
         (silent and bool(_full(status)), _full(status)),
         (silent and not counts.leased, f"nothing is leased, {counts.waiting:,} retries wait"),
         (silent, f"no result, {counts.leased:,} items are leased"),
@@ -148,16 +144,17 @@ def _starting(status: RunStatus) -> str:
     """Return what is awaited, and what else is wrong, where no engine works; "" where one does."""
     counts = status.counts
     waits = counts.queued + counts.waiting + counts.leased
-    working = any(_engine(worker) in _WORKING for worker in _willing(status))
-    return "" if working or not waits else _trouble(status)
+    works = bool(working(status.workers, status.info.run))
+    return "" if works or not waits else _trouble(status)
 
 
 def _trouble(status: RunStatus) -> str:
     """Return what is not as it should be, although the run goes on."""
     silent = [worker for worker in status.workers if worker.silent]
-    lost = [one for one in _heard(status) if one.gauges.get("gpu_up") == "0"]
+    lost = [one for one in heard(status.workers) if one.gauges.get("gpu_up") == "0"]
+    may = willing(status.workers, status.info.run)
     told = [
-        _engines([one for one in _willing(status) if _engine(one) not in _WORKING]),
+        _engines([one for one in may if engine_of(one) not in WORKING]),
         f"{_places(lost)} lost" if lost else "",
         f"{_places(silent)} silent" if silent else "",
         _full(status),
@@ -169,7 +166,7 @@ def _engines(workers: list[WorkerInfo]) -> str:
     """Return what engines do that do not work: "engine of gpu 3 starting"."""
     doing: dict[str, list[WorkerInfo]] = {}
     for worker in workers:
-        doing.setdefault(_DOING.get(_engine(worker), _engine(worker)), []).append(worker)
+        doing.setdefault(_DOING.get(engine_of(worker), engine_of(worker)), []).append(worker)
     return "; ".join(
         f"{'engine' if len(some) == 1 else 'engines'} of {_places(some)} {what}"
         for what, some in doing.items()
@@ -224,7 +221,7 @@ def cost(status: RunStatus) -> Cost | None:
     if not hours:
         return None
     left = eta(status)
-    busy = sum(number(worker, "in_flight") > 0 for worker in _heard(status))
+    busy = sum(number(worker, "in_flight") > 0 for worker in heard(status.workers))
     if left is None or not busy:
         return Cost(hours, None)
     return Cost(hours, (hours + busy * left[0] / 3600, hours + busy * left[1] / 3600))
@@ -242,6 +239,9 @@ def next_command(status: RunStatus) -> str:
         f" {remedy(status.counts.canary.worst)}, and load anew)",
         "paused": f"gen-producer resume {run}",
         "done": f"gen-producer verify {run}",
+        "closed": "gen-producer doctor",
+        "waiting": f"gen-producer status {status.behind} --watch    (or, to go first:"
+        f" gen-producer priority {run} N)",
         "finishing": "gen-sink    (if none is running)",
     }
     if cause.startswith((_NO_CONSUMER, _SILENT)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from common.build import build
 from common.codec import decompress, loads
-from common.errors import GenqError
+from common.errors import GenqError, StoreAwayError
 from common.family import children_of
 from common.ids import Item, RunName, row_of
 from common.objectstore import ObjectMissingError, RunPaths
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.settings import Settings
 
 EXAMPLES = 2
-KEPT_SECONDS = 30.0  # what was read of a run's children is believed for so long
+KEPT_SECONDS = 30.0  # what was read of a run's children, or that storage is away, holds so long
 _TEXT = 60  # characters of a prompt or an answer
 _PARTS = 3  # the first rows lie in the first parts
 _SHARD_LIMIT_BYTES = 16 * 2**30
@@ -63,6 +63,27 @@ class Child:
     committed: int
 
 
+class _Asking:
+    """Passes over what could not be asked, and remembers for a while that the store is away."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @property
+    def away(self) -> bool:
+        """Whether the store did not answer a moment ago."""
+        return time.monotonic() < self._until
+
+    def __enter__(self) -> None:
+        """Begin to ask."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """Pass over an error of ours; nothing else."""
+        if isinstance(error, StoreAwayError) and not self.away:
+            self._until = time.monotonic() + KEPT_SECONDS
+        return isinstance(error, GenqError)
+
+
 class StoreLook:
     """Looks of one status command, remembered as long as they cannot change."""
 
@@ -74,10 +95,20 @@ class StoreLook:
         self._children: dict[str, tuple[float, list[RunManifest]]] = {}
         self._parts: dict[str, tuple[str, int]] = {}  # the parts' format, and how many there are
         self._opened: ObjectStore | None = None
+        self._asking = _Asking()
+
+    async def success(self, info: RunInfo) -> bool | None:
+        """Return whether a closed run has its ``_SUCCESS``; None where nobody can say."""
+        if not self._settings.store:
+            return None
+        with self._asking:
+            stat = await asyncio.to_thread(self._open().stat, RunPaths(info.run).success)
+            return stat is not None
+        return None
 
     async def children(self, info: RunInfo) -> list[Child]:
         """Return the children of a run, the oldest first."""
-        with suppress(GenqError):
+        with self._asking:
             return [await self._child(child) for child in await self._children_of(info)]
         return []
 
@@ -94,7 +125,7 @@ class StoreLook:
 
     async def reproducible(self, info: RunInfo) -> bool:
         """Return whether a run asks for equal tokens; False where nobody can say."""
-        with suppress(GenqError):
+        with self._asking:
             manifest = await self._manifest(info)
             return manifest is not None and manifest.settings.reproducible
         return False
@@ -103,7 +134,7 @@ class StoreLook:
         """Return the number of the newest part, or None where there is none or nobody can say."""
         if not self._settings.store:
             return None
-        with suppress(GenqError):
+        with self._asking:
             store, paths = self._open(), RunPaths(info.run)
             suffix, known = self._parts.get(info.epoch, ("", 0))
             if not suffix:
@@ -116,6 +147,13 @@ class StoreLook:
         return None
 
     def _open(self) -> ObjectStore:
+        """Return the store.
+
+        Raises:
+            StoreAwayError: it did not answer a moment ago; each call waits half a minute for it.
+        """
+        if self._asking.away:
+            raise StoreAwayError("Object storage did not answer a moment ago.")
         if self._opened is None:
             self._opened = open_store(self._settings)
         return self._opened
@@ -125,13 +163,13 @@ class StoreLook:
         key = f"{info.epoch} {verdict}"
         if len(self._examples.get(key, ())) < EXAMPLES:
             self._examples[key] = []
-            with suppress(GenqError):
+            with self._asking:
                 self._examples[key] = await self._find(info, verdict)
         return self._examples[key]
 
     async def verdicts(self, info: RunInfo) -> dict[str, int]:
         """Return what a finished run holds, by verdict: Redis counts only what it saw itself."""
-        with suppress(GenqError):
+        with self._asking:
             store = self._open()
             return await asyncio.to_thread(finished_verdicts, store, info.run)
         return {}

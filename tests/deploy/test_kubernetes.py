@@ -157,6 +157,8 @@ def test_the_scaler_s_query_counts_what_may_be_worked_on(objects, tmp_path):
         ('genq_run_items{run="a",place="leased"}', "96"),
         ('genq_run_items{run="a",place="committed"}', "5000"),
         ('genq_run_status{run="a",status="generating"}', "1"),
+        ('genq_run_items{run="next",place="queued"}', "40"),
+        ('genq_run_status{run="next",status="waiting"}', "1"),
         ('genq_run_items{run="held",place="queued"}', "9000"),
         ('genq_run_status{run="held",status="held"}', "1"),
         ('genq_run_status{run="held",status="generating"}', "0"),
@@ -165,7 +167,7 @@ def test_the_scaler_s_query_counts_what_may_be_worked_on(objects, tmp_path):
         "interval": "1m",
         "input_series": [{"series": name, "values": f"{value}x5"} for name, value in series],
         "promql_expr_test": [
-            {"expr": query, "eval_time": "1m", "exp_samples": [{"labels": "{}", "value": 796}]},
+            {"expr": query, "eval_time": "1m", "exp_samples": [{"labels": "{}", "value": 836}]},
             {"expr": query, "eval_time": "1h", "exp_samples": [{"labels": "{}", "value": 0}]},
         ],
     }

@@ -9,6 +9,7 @@ import sys
 import pytest
 import redis
 
+from common.errors import StoreAwayError
 from common.ids import WorkerName, new_nonce
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
@@ -19,6 +20,7 @@ from common.queue.run_state import Runs
 from common.records import Failure, Finished, Verdict
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
+from producer.status import store as status_store
 from tests.support.completions import completion
 
 RUN = "rows"
@@ -104,6 +106,19 @@ def test_several_runs_have_a_line_each(producer, loaded):
     first, second = producer("status").out.strip().split("\n")
     assert first.startswith("second ")
     assert second.startswith("rows ")
+
+
+def test_a_run_that_waits_its_turn_says_behind_which(producer, loaded, redis_url):
+    producer("load", loaded, "--model", "m", "--run", "second", "--priority", 5)
+    with redis.Redis.from_url(redis_url) as client:
+        client.sadd("rq:workers", "rq:worker:w")
+        client.hset("rq:worker:w", mapping={"state": "busy", "queues": "rows,second", "genq": "1"})
+    work(redis_url)
+    assert "rows  waiting: behind run second" in producer("status", RUN).out
+    second, first = producer("status").out.strip().split("\n")
+    assert "(behind run second)" in first
+    assert "generating" in second
+    assert 'genq_run_status{run="rows",status="waiting"} 1.0' in producer("exporter", "--once").out
 
 
 def test_no_run_at_all(producer, redis_url):
@@ -232,6 +247,54 @@ def test_verify_proves_a_finished_run(producer, loaded, redis_url, store):
         client.flushall()
     said = " ".join(producer("status", RUN).out.split())
     assert "100 of 100 committed; kept but flagged: 40 truncated" in said
+
+
+@pytest.fixture
+def one_try(monkeypatch):
+    """Storage that does not answer is not asked again within a call."""
+    monkeypatch.setattr("common.s3.store.RETRY_ATTEMPTS", 1)
+
+
+@pytest.mark.usefixtures("one_try")
+def test_while_storage_is_away_all_runs_are_shown(producer, loaded, redis_url, store, service_env):
+    close(redis_url, store)
+    finish(store)
+    producer("load", loaded, "--model", "m", "--run", "second")
+    service_env["GENQ_S3_ENDPOINT"] = "http://127.0.0.1:1"
+    first, second = producer("status").out.strip().split("\n")
+    assert first.split()[:6] == ["rows", "closed", "100.0", "%", "100", "of"]
+    assert second.split()[:2] == ["second", "stalled"]
+    said = producer("status", RUN).out
+    assert "rows  closed: storage was not asked, or does not answer" in said
+    assert "Next: gen-producer doctor" in said
+    assert "second" in producer("status", "second").out
+
+
+def test_without_a_store_a_finished_run_is_closed_and_not_watched_for_ever(
+    producer, loaded, redis_url, store, service_env
+):
+    close(redis_url, store)
+    del service_env["GENQ_STORE"]
+    assert producer("status", RUN, "--watch").out.count("rows  closed: storage was not asked") == 1
+    assert json.loads(producer("status", RUN, "--json").out)["state"] == "closed"
+
+
+def test_a_store_that_does_not_answer_is_asked_once_in_a_while(
+    producer, loaded, redis_url, store, monkeypatch
+):
+    close(redis_url, store)
+    asked = []
+
+    class Away:
+        def stat(self, key):
+            asked.append(key)
+            raise StoreAwayError("away")
+
+        get = list = stat
+
+    monkeypatch.setattr(status_store, "open_store", lambda _settings: Away())
+    assert "rows  closed" in producer("status", RUN).out
+    assert len(asked) == 1
 
 
 def test_verify_names_what_is_missing(producer, loaded, redis_url, store):

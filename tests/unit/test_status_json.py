@@ -62,7 +62,7 @@ def test_the_documented_json_is_what_is_printed():
         assert set(data[name]) <= fields[name], name
     for name in ("workers", "examples", "children"):
         assert set(data[name][0]) <= fields[name], name
-    assert {"finishing", *STATUSES} - {"closed"} <= fields["state"]
+    assert {"finishing", "done", *STATUSES} <= fields["state"]
 
 
 def test_the_documented_json_of_an_item_is_what_is_printed():

@@ -32,6 +32,8 @@ ONE_EQUAL = replace(STATUS, workers=[worker(0, **LEAVES), worker(1)])
 OTHERWISE = replace(STATUS, workers=[worker(0, refused=INFO.run)])
 ASKS_EQUAL = replace(NOBODY, reproducible=True)
 SILENT = {"since_result": 600.0, "since_lease": 600.0}
+STUCK = replace(STATUS, workers=[worker(0, tokens_per_second="0.0"), worker(1, in_flight="0")])
+NEXT = replace(with_(**SILENT, leased=0, queued=400_336), behind="first")
 STARTING = replace(
     STATUS,
     workers=[
@@ -76,7 +78,10 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
         (NO_ROOM, "generating", "Redis full: 3.99 of 4.00 GB", "CONFIG SET maxmemory"),
         (with_(NO_ROOM, info={"state": "loading"}), "loading", "Redis full", "maxmemory"),
         (replace(STATUS, workers=[worker(0, engine="fatal")]), "stalled", "have failed", "failed"),
-        (with_(**SILENT), "stalled", "no result, 336 items are leased", "failed"),
+        (with_(STUCK, **SILENT), "stalled", "no result, 336 items are leased", "failed"),
+        (with_(**SILENT), "generating", "", "failed"),  # long answers: tokens are made
+        (NEXT, "waiting", "behind run first", "status first --watch    (or, to go first: "),
+        (with_(NEXT, since_result=None, since_lease=None), "waiting", "behind run first", "N)"),
         (with_(**SILENT, leased=0, waiting=348), "stalled", "348 retries wait", "failed"),
         (
             with_(**FULL),
@@ -86,7 +91,13 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
         ),
         (with_(**STORED, since_commit=300.0), "stalled", "last commit 5 min ago", "gen-sink"),
         (with_(**ENDED), "finishing", "closes the run", "gen-sink"),
-        (with_(info={"state": "closed"}, **ENDED), "finishing", "_SUCCESS", "gen-sink"),
+        (
+            replace(with_(info={"state": "closed"}, **ENDED), success=False),
+            "finishing",
+            "_SUCCESS",
+            "gen-sink",
+        ),
+        (with_(info={"state": "closed"}, **ENDED), "closed", "storage was not asked", "doctor"),
         (
             replace(with_(info={"state": "closed"}, **ENDED), success=True),
             "done",
@@ -104,7 +115,7 @@ def test_states_with_cause_and_next_command(status, word, cause, command):
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (with_(**SILENT), "stalled 10 min: no result"),
+        (with_(STUCK, **SILENT), "stalled 10 min: no result"),
         (with_(**FULL, since_commit=200.0), "stalled 3 min 20 s: sink behind"),
         (with_(NOBODY, since_result=None, since_lease=None), "stalled 1 d: no consumer"),
         (NOBODY, "stalled: no consumer"),
