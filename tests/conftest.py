@@ -8,6 +8,7 @@ import secrets
 import signal
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import redis
 import structlog
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too."""
+    # No example fails by the clock: a busy machine is no fault of the code.
+    hypothesis.settings.register_profile(
+        "genq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("genq")
+    # Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -67,7 +67,7 @@ def test_a_key_is_made_from_a_checked_name_only(name):
     assert stays_inside(paths.run_json, name)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(IDS, JSON), min_size=1, max_size=5))
 def test_no_row_has_a_say_in_where_it_is_stored(rows):
     lines = [
@@ -90,7 +90,7 @@ def test_no_row_has_a_say_in_where_it_is_stored(rows):
     assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in left)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(IDS, JSON, IDS), min_size=1, max_size=5))
 def test_no_completion_has_a_say_in_where_it_is_stored(answers):
     store = ModelStore()

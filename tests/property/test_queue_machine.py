@@ -277,7 +277,6 @@ def test_any_order_of_calls_keeps_the_books(redis_url, runs):
         settings=settings(
             max_examples=runs,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

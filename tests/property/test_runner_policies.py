@@ -33,7 +33,7 @@ replies = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(told=told, reply=replies, attempt=st.integers(1, 9))
 def test_an_item_ends_in_one_way_that_its_run_allows(told, reply, attempt) -> None:
     ended = asyncio.run(run(work("hi", attempt=attempt, **told), reply))

@@ -173,4 +173,4 @@ class SinkMachine(RuleBasedStateMachine):
 
 
 TestSinkCommit = SinkMachine.TestCase
-TestSinkCommit.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestSinkCommit.settings = settings(max_examples=150, stateful_step_count=25)

@@ -18,7 +18,7 @@ def positions(left):
     return [at for start, end in left for at in range(start, end)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ranges(), st.integers(1, 7))
 def test_cuts_are_the_whole_in_order_and_differ_by_one_at_most(left, of):
     cuts = [cut(left, n, of) for n in range(of)]
@@ -26,7 +26,7 @@ def test_cuts_are_the_whole_in_order_and_differ_by_one_at_most(left, of):
     assert max(map(size, cuts)) - min(map(size, cuts)) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ranges(), st.integers(0, 60), st.integers(0, 60))
 def test_without_takes_out_that_and_nothing_else(left, start, end):
     kept = without(left, start, end)
@@ -34,7 +34,7 @@ def test_without_takes_out_that_and_nothing_else(left, start, end):
     assert all(holds(kept, at) for at in positions(kept))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ranges(), st.integers(1, 4), st.integers(0, 80), st.data())
 def test_what_readers_gave_and_what_is_left_is_the_whole(left, readers, steps, data):
     """Every third position has nothing to give, and every fifth gives two examples."""

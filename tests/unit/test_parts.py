@@ -23,7 +23,7 @@ FORMATS = pytest.mark.parametrize("suffix", SUFFIXES)
 
 @FORMATS
 @given(batch=st.lists(completions(), max_size=6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_completions_come_back_as_they_went_in(suffix, batch):
     part = codec_for(suffix)
     data = part.encode(batch, "token")
@@ -40,7 +40,6 @@ def test_any_completions_come_back_as_they_went_in(suffix, batch):
 
 
 @given(one=completions())
-@settings(deadline=None)
 def test_a_result_of_the_stream_comes_back_as_it_went_in(one):
     assert from_json(codec.dumps(one)) == one
 
@@ -82,7 +81,7 @@ def test_what_does_not_fit_the_schema_is_refused_by_both_formats(suffix, change)
 
 @FORMATS
 @given(cut=st.integers(0, 3000), flip=st.integers(0, 3000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_cut_or_overwritten_part_is_found_or_harmless(suffix, cut, flip):
     part = codec_for(suffix)
     batch = [completion(k, content=f"answer {k}" * 20) for k in range(20)]

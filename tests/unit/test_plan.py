@@ -158,7 +158,7 @@ def test_an_empty_data_set_has_an_empty_plan(plan, tmp_path):
     assert "0 of 0 can be loaded" in plan(tmp_path / "a.jsonl").out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2**40), min_size=1))
 def test_a_histogram_is_right_to_three_per_cent(values):
     lengths = Histogram()
@@ -175,7 +175,7 @@ def test_a_histogram_is_right_to_three_per_cent(values):
         assert bar.rows == sum(bar.low <= value <= bar.high for value in values)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([b"x", b"y"]))))
 def test_repeats_are_those_of_a_plain_count(tmp_path_factory, rows):
     ids, prompts, same, other, equal = {}, set(), 0, 0, 0
@@ -233,7 +233,7 @@ def test_what_is_certain_to_be_sent_of_a_conversation():
     assert prompts_of([USER, ANSWER], keep_answers=True) == [[USER, ANSWER]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=200))
 def test_no_prompt_has_more_tokens_than_its_bytes_allow(model, text):
     check = LengthCheck(str(model), Context(600, "test"), thinking=None)

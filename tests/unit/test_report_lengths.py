@@ -23,7 +23,7 @@ def counted(pairs):
 
 
 @given(pairs=LENGTHS, limit=LIMITS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_completion_is_in_the_one_bin_that_says_so(pairs, limit):
     found = counted(pairs).distribution(limit)
     for at, one in enumerate(found.bins):
@@ -40,7 +40,7 @@ def test_every_completion_is_in_the_one_bin_that_says_so(pairs, limit):
 
 
 @given(pairs=LENGTHS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_percentiles_are_those_of_the_sorted_list(pairs):
     found = counted(pairs).distribution()
     ordered = sorted(tokens for tokens, _ in pairs)
@@ -52,7 +52,7 @@ def test_percentiles_are_those_of_the_sorted_list(pairs):
 
 @pytest.mark.parametrize("edges", [linear_edges, log_edges])
 @given(shortest=st.integers(0, 5000), more=st.integers(0, 50_000), limit=LIMITS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_edges_rise_cover_and_meet_a_limit_that_is_near(edges, shortest, more, limit):
     longest = shortest + more
     found = edges(shortest, longest, limit)

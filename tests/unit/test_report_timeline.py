@@ -19,7 +19,7 @@ WORK = st.lists(
 
 
 @given(work=WORK)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_tokens_are_in_the_series_where_they_were_made(work):
     line = Timeline()
     for name, start, seconds, tokens in work:
@@ -43,7 +43,7 @@ def spread(one, begin, end):
 
 
 @given(spells=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 30)), min_size=1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_busy_time_is_the_union(spells):
     busy = Busy()
     for start, seconds in spells:

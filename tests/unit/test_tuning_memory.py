@@ -155,7 +155,7 @@ def test_the_roofline_bounds_what_was_measured():
     assert 0.4 < 6659 / half.decode_tokens_per_second < 0.75
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from([(), MTP, (*MTP, "--enable-linear-replayssm-spec")]),
     st.fixed_dictionaries(

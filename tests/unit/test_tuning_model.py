@@ -151,7 +151,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_config_raises_anything_but_a_refusal(data):
     config = config_of("27b")
