@@ -104,16 +104,20 @@ KNOWN = (
         "Make room in the temp folder and in the state folder.",
     ),
     _known(
-        r"watchdog timeout|Watchdog.*timeout",
+        r"watchdog timeout",
         "One step of the engine took longer than its watchdog allows.",
         "Look for a hung GPU with nvidia-smi; if prompts are very long, raise --watchdog-timeout.",
     ),
 )
 
 
+# A server that dies young still has its settings among its last words; their names are no failure.
+_SETTINGS = "server_args="
+
+
 def recognise(lines: Sequence[str]) -> KnownFailure | None:
     """Return the failure that the last words give away, or None."""
-    text = "\n".join(lines)
+    text = "\n".join(line for line in lines if _SETTINGS not in line)
     return next((known for known in KNOWN if known.pattern.search(text)), None)
 
 

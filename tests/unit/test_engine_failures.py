@@ -50,6 +50,14 @@ def test_known_texts(line, lasting):
     assert failure.fix
 
 
+def test_the_settings_of_a_server_that_died_young_are_no_cause():
+    settings = "[2026-11-29 13:11:18] server_args=ServerArgs(watchdog_timeout=300, stop='is lost')"
+    lines = [settings, "RuntimeError: Rank 0 scheduler died during initialization (exit code: 1)."]
+    assert recognise(lines) is None
+    hung = "[2026-11-29 13:16:21] Watchdog timeout (self.watchdog_timeout=300)"
+    assert "watchdog" in recognise([settings, hung]).cause
+
+
 def test_last_words_without_any_error_are_the_last_lines():
     assert last_words([f"line {n}" for n in range(100)], limit=3) == "line 97\nline 98\nline 99"
     assert last_words([]) == ""
