@@ -17,6 +17,7 @@ from redis.exceptions import (
     ConnectionError as RedisConnectionError,
 )
 from redis.exceptions import (
+    LockError,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 MIN_VERSION = (7, 0)
 FAILURES = (RedisError, OSError)  # all that a call may raise
+LOCK_LOST = LockError  # what a lock's renewal raises where somebody else has it, or nobody
 CONNECT_SECONDS = 5.0
 # Longer than any script of ours may run, and than any BLOCK of ours.
 ANSWER_SECONDS = 10.0

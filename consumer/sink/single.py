@@ -7,14 +7,16 @@ before a PUT, can overwrite a part. Use it only where the store leaves no choice
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import ConflictError, StoreError
+from common.errors import ConflictError, GenqError, QueueAwayError, StoreError
 from common.ids import new_nonce
 from common.keys import SINK_LOCK
 from common.objectstore import Created
+from common.redis_client import LOCK_LOST
 from consumer.sink.outage import pause
 
 if TYPE_CHECKING:
@@ -26,15 +28,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 LEASE_SECONDS = 30.0
+SURE = 0.75  # of it: after so long without a renewal the sink stops, a PUT in hand has the rest
 _OCTETS = "application/octet-stream"
 _NONE: Mapping[str, str] = {}
 
 
 class WriterLease:
-    """The right to be the only sink of this Redis."""
+    """The right to be the only sink of this Redis. ``lost``: why it is no longer held, if so."""
 
     def __init__(self, redis: redis.asyncio.Redis) -> None:
         self._lock = redis.lock(SINK_LOCK, timeout=LEASE_SECONDS)
+        self._proven = 0.0  # when the last renewal that went well was asked for
+        self.lost: GenqError | None = None
 
     async def take(self) -> None:
         """Take the lease; one that a killed sink left is waited for.
@@ -42,6 +47,7 @@ class WriterLease:
         Raises:
             ConflictError: another sink has it, and renews it.
         """
+        self._proven = time.monotonic()
         if await self._lock.acquire(blocking=False):
             return
         log.info("sink.lease_taken_by_another", waiting_seconds=LEASE_SECONDS)
@@ -51,21 +57,38 @@ class WriterLease:
                 why=f"It holds and renews {SINK_LOCK} in Redis.",
                 fix="Stop that one first.",
             )
+        self._proven = time.monotonic()
 
     async def keep(self, stop: asyncio.Event) -> None:
-        """Renew the lease until ``stop``; a lease that is lost stops the sink."""
+        """Renew the lease until ``stop``; a lease that is lost stops the sink.
+
+        A Redis that does not answer is asked again while the last renewal is surely good.
+        """
+        wait = LEASE_SECONDS / 4
         while not stop.is_set():
-            await pause(stop, LEASE_SECONDS / 4)
+            await pause(stop, wait)
+            began, wait = time.monotonic(), LEASE_SECONDS / 4
             try:
-                async with asyncio.timeout(LEASE_SECONDS / 4):
+                async with asyncio.timeout(LEASE_SECONDS / 8):
                     await self._lock.reacquire()
-            except Exception as error:  # noqa: BLE001 - whatever the reason, it is no longer proven
-                log.error("sink.lease_lost", error=repr(error))  # noqa: TRY400 - one line, no trace
-                stop.set()
+                self._proven = began
+            except LOCK_LOST as error:
+                self._lose(stop, ConflictError(f"The lease {SINK_LOCK} is lost.", why=str(error)))
+            except Exception as error:  # noqa: BLE001 - whatever the reason, it is not renewed
+                wait = LEASE_SECONDS / 30
+                if time.monotonic() - self._proven > SURE * LEASE_SECONDS:
+                    what = f"The lease {SINK_LOCK} could not be renewed in time."
+                    self._lose(stop, QueueAwayError(what, why=repr(error)))
+
+    def _lose(self, stop: asyncio.Event, lost: GenqError) -> None:
+        if not stop.is_set():
+            log.error("sink.lease_lost", what=lost.what, why=lost.why)
+            self.lost = lost
+            stop.set()
 
     async def give_back(self) -> None:
         """Let the next sink in at once."""
-        if await self._lock.owned():
+        if self.lost is None and await self._lock.owned():
             await self._lock.release()
 
 

@@ -50,9 +50,10 @@ async def run_sink(
     """Serve until a signal, or in burst mode until the runs are finished; return the exit code.
 
     Raises:
-        QueueError: Redis cannot be used; at the start only.
+        QueueError: Redis cannot be used; at the start only, and in single-writer mode also where
+            it is away for so long that the lease is no longer sure.
         StoreError: object storage cannot be used, or ignores conditions; at the start only.
-        ConflictError: single-writer mode, and another sink is at work.
+        ConflictError: single-writer mode, and another sink is at work, or took the lease.
         DeadLettersError, VerifyError: burst mode; see SinkService.
     """
     stop = asyncio.Event()
@@ -66,8 +67,7 @@ async def run_sink(
             store = SingleWriterStore(store)
         await once_there(lambda: asyncio.to_thread(store.probe), seconds=settings.wait_seconds)
         got = _stop_at_signals(stop)  # not before: a signal must end the waiting above at once
-        if single_writer:
-            await _hold_lease(redis, stop, cleanup)
+        lease = await _hold_lease(redis, stop, cleanup) if single_writer else None
         identity = Identity(settings.state_dir / "sink")
         cleanup.callback(identity.close)
         tools = _tools(settings, redis, store, consumer=identity.name, stop=stop, say=say)
@@ -77,6 +77,8 @@ async def run_sink(
         with serve_metrics(settings, SinkMetrics(service, tools).read, healthy=lambda: pulse.alive):
             await service.serve()
         log.info("sink.stopped")
+        if lease is not None and lease.lost is not None and not got:
+            raise lease.lost
     return got[0] if got else Exit.DONE
 
 
@@ -131,9 +133,10 @@ def _stop_at_signals(stop: asyncio.Event) -> list[Exit]:
 
 async def _hold_lease(
     redis: redis.asyncio.Redis, stop: asyncio.Event, cleanup: AsyncExitStack
-) -> None:
+) -> WriterLease:
     lease = WriterLease(redis)
     await lease.take()
     cleanup.push_async_callback(lease.give_back)
     keeper = asyncio.create_task(lease.keep(stop))
     cleanup.callback(keeper.cancel)
+    return lease

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
-from common.errors import ConflictError
+from common.errors import ConflictError, Exit, QueueAwayError
 from common.keys import SINK_LOCK
 from common.redis_client import open_client
 from consumer.sink import single
@@ -50,3 +51,36 @@ async def test_a_lost_lease_stops_the_sink(redis):
     await keeping
     await lease.give_back()
     assert await redis.get(SINK_LOCK) == b"somebody else"
+    assert isinstance(lease.lost, ConflictError)
+
+
+async def test_a_renewal_that_redis_did_not_take_is_tried_again(redis, monkeypatch):
+    lease, stop, failed = WriterLease(redis), asyncio.Event(), asyncio.Event()
+    renewed = asyncio.Event()
+    await lease.take()
+    real = lease._lock.reacquire
+
+    async def once_away():
+        if not failed.is_set():
+            failed.set()
+            raise ConnectionError("reset by peer")
+        await real()
+        renewed.set()
+
+    monkeypatch.setattr(lease._lock, "reacquire", once_away)
+    keeping = asyncio.create_task(lease.keep(stop))
+    await asyncio.wait_for(renewed.wait(), 20)
+    assert failed.is_set()
+    assert not stop.is_set()
+    assert lease.lost is None
+    stop.set()
+    await keeping
+
+
+async def test_one_that_cannot_be_renewed_in_time_stops_the_sink_with_a_cause(redis, monkeypatch):
+    lease, stop = WriterLease(redis), asyncio.Event()
+    await lease.take()
+    monkeypatch.setattr(lease._lock, "reacquire", AsyncMock(side_effect=ConnectionError("away")))
+    await asyncio.wait_for(lease.keep(stop), 20)
+    assert isinstance(lease.lost, QueueAwayError)
+    assert lease.lost.exit_code == Exit.QUEUE
