@@ -1,7 +1,8 @@
 """What a round asks its engines: a run's own prompts, a file's, or random tokens of given lengths.
 
 One part is for the search, another is held out for the confirmation. Within a trial no prompt
-comes twice (but for the samples of a row), or a cache would serve what no cache will in the run.
+comes twice (but for the samples of a row), or a cache would serve what no cache will in the run:
+where a sample is at its end, its prompts come again with another beginning.
 """
 
 from __future__ import annotations
@@ -96,29 +97,39 @@ class Feed:
         self._wave = wave
         self._output_tokens = output_tokens
         self._rng = random.Random(1)
-        self.exhausted = False  # every prompt was asked; from then on they come again
+        self._passes = 0
+        self._mark: int | None = None  # a token of the sample's own, to tell passes apart
 
     def next(self) -> GenerateRequest | None:
         """Return the next request; None: no prompt fits the engine."""
         request = self._next()
         if request is None:
-            self.exhausted = True
+            self._passes += 1
             self._prompts = self._again()
             request = self._next()
         return request
 
     def _next(self) -> GenerateRequest | None:
         for prompt in self._prompts:
-            room = room_for(prompt.input_ids, self._facts)
+            ids = self._as_new(prompt.input_ids)
+            room = room_for(ids, self._facts)
             try:
-                check_ids(prompt.input_ids, self._facts.vocab_size)
+                check_ids(ids, self._facts.vocab_size)
             except ValueError:
                 continue
             if room >= 1:
-                return self._request(prompt, room)
+                return self._request(prompt, ids, room)
         return None
 
-    def _request(self, prompt: Prompt, room: int) -> GenerateRequest:
+    def _as_new(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return a prompt as this pass asks it: a cache knows what all of a pass share, no more."""
+        if self._mark is None and ids:
+            self._mark = ids[-1]
+        if not self._passes or self._mark is None:
+            return ids
+        return (*ids[:1], *[self._mark] * self._passes, *ids[1:])
+
+    def _request(self, prompt: Prompt, ids: Sequence[int], room: int) -> GenerateRequest:
         limit = min(room, prompt.sampling.max_tokens or room)
         if self._wave > 0:
             self._wave -= 1
@@ -126,7 +137,7 @@ class Feed:
         seed = self._rng.getrandbits(31)
         return GenerateRequest(
             rid=secrets.token_hex(16),
-            input_ids=prompt.input_ids,
+            input_ids=ids,
             sampling=replace(prompt.sampling, max_tokens=max(1, limit), seed=seed),
             seed=seed,
         )

@@ -217,8 +217,8 @@ def profile_name(model: str, card: str) -> str:
 def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profile | None:
     """Return the profile of the winner; None where there is none, or it did not hold up.
 
-    It is taken by itself only where the card and the model's family are known, as a match needs
-    both; one that changes outputs never is.
+    It is taken by itself only where it was confirmed, and the card and the model's family are
+    known, as a match needs both; one that changes outputs never is.
     """
     winner = result.winner
     if winner is None or result.confirmed is False:
@@ -248,7 +248,7 @@ def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profil
         about=f"Found by gen-consumer tune: {result.after / result.before:.2f} x the defaults.",
         window=winner.window,
         changes_outputs=winner.changes_outputs,
-        auto=shape is not None and card is not None,
+        auto=result.confirmed is True and shape is not None and card is not None,
         origin={
             "on": f"{card.name if card else 'an unknown card'}, {facts.model}, {winner.version}",
             "date": today or datetime.now(UTC).date().isoformat(),

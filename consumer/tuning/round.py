@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common.codec import dumps, loads
@@ -163,9 +163,21 @@ class Round:
             await asyncio.to_thread(self.spent.keep)
 
     def result(self, baseline: Trial, space: Space) -> Result:
-        """Return what has been found so far."""
-        trials, soak = tuple(self.search.trials), tuple(self.search.soak)
-        return Result(baseline, trials, soak, space, self.spent.seconds, tuple(self.notes))
+        """Return what has been found so far.
+
+        Of the confirmation only what was measured of the present winner: a round that goes on with
+        more minutes may have found a better one meanwhile.
+        """
+        found = Result(
+            baseline,
+            tuple(self.search.trials),
+            (),
+            space,
+            self.spent.seconds,
+            tuple(self.notes),
+        )
+        soak = [(n, t) for n, t in self.search.soak if n == "A" or _same(t, found.winner)]
+        return replace(found, soak=tuple(soak))
 
     @property
     def _left(self) -> float:
@@ -223,18 +235,22 @@ class Round:
 
     async def _soak(self, result: Result) -> None:
         winner, soak = result.winner, list(result.soak)
-        if winner is None or len(soak) >= self.soaks:
+        if winner is None:
             return
         setting = Setting(winner.flags, winner.window, changes_outputs=winner.changes_outputs)
         fits = int(self._left // self._cost(result.baseline, whole=True))
         plan = {0: "", 1: "B", 2: "AB", 3: "AB"}.get(min(self.soaks, len(soak) + fits), "ABAB")
+        ahead = list(plan)
+        for name, _trial in soak:
+            if name in ahead:
+                ahead.remove(name)
         if len(plan) < self.soaks:
             left = {"": "nothing was measured again", "B": "the winner alone was measured again"}
             self.notes.append(
                 "The minutes did not allow the confirmation A B A B:"
                 f" {left.get(plan, 'it was A B')}."
             )
-        for name in plan[len(soak) :]:
+        for name in ahead:
             order = Order(
                 DEFAULT if name == "A" else setting,
                 self._until,
@@ -286,6 +302,11 @@ class Round:
         while True:
             await asyncio.to_thread(self.spent.keep)
             await asyncio.sleep(_TICK_SECONDS)
+
+
+def _same(trial: Trial, winner: Trial | None) -> bool:
+    """Whether it tried the winner's setting."""
+    return winner is not None and (trial.flags, trial.window) == (winner.flags, winner.window)
 
 
 def _foregone(setting: Setting | None, known: dict[str, Trial], best: Trial) -> float | None:

@@ -29,6 +29,9 @@ Point = dict[str, Value]
 FILLS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25)  # of the most running requests that fit
 WINDOWS = (1.25, 1.1, 1.5, 1.0)  # in flight, over the running requests
 CHUNKS = ("auto", 4096, 16384)
+# Places that must be free before prompts are read: one at a time, reading costs a decoding engine a
+# whole pass over its weights each; four is the most that SGLang takes.
+ADMITS = (1, 4)
 DRAFTS = (0, 3, 1, 2, 4)
 ACCEPTED = 0.7  # of draft tokens, each after an accepted one; an assumption to order trials by
 # Seen on an H200: at bulk batch sizes more running requests beat speculation.
@@ -43,6 +46,7 @@ _OWNED = {
     "state_dtype": ("--mamba-ssm-dtype",),
     "kv_dtype": ("--kv-cache-dtype",),
     "chunk": ("--chunked-prefill-size",),
+    "admit": ("--min-free-slots-delay",),
     "prefill_graphs": ("--disable-prefill-cuda-graph", "--disable-cuda-graph"),
     "graphs": ("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode", "--disable-cuda-graph"),
     "policy": ("--schedule-policy",),
@@ -125,6 +129,7 @@ class Space:
             "fill": FILLS,
             "window": WINDOWS,
             "chunk": CHUNKS,
+            "admit": ADMITS,
             "prefill_graphs": ("on", "off"),
             "policy": ("fcfs", "lpm"),
         }
@@ -205,10 +210,11 @@ class Space:
         if not ranked:
             return []
         best, others = ranked[0], ranked[1:4]
-        turns: list[Point] = [{"fill": 0.625}, {"fraction": "safe", "prefill_graphs": "off"}]
+        turns: list[Point] = [{"fill": 0.625}, {"fill": 0.625, "admit": 4}]
+        turns += [{"fraction": "safe", "prefill_graphs": "off"}]
         turns += [{"fill": 0.375}, {"chunk": 16384}, {"window": 1.1}, {"fill": 0.875}]
         around = [{**best, **{k: v for k, v in turn.items() if k in knobs}} for turn in turns]
-        mixed = [best, around[0], *others[:1], around[1], *others[1:2], *around[2:], *others[2:]]
+        mixed = [best, *around[:2], *others[:1], around[2], *others[1:2], *around[3:], *others[2:]]
         seen: dict[str, Point] = {}
         for point in mixed:
             setting = self.setting(point)
@@ -241,6 +247,7 @@ class Space:
             ("state_dtype", "--mamba-ssm-dtype", "float32"),
             ("kv_dtype", "--kv-cache-dtype", "auto"),
             ("chunk", "--chunked-prefill-size", "auto"),
+            ("admit", "--min-free-slots-delay", ADMITS[0]),
             ("policy", "--schedule-policy", "fcfs"),
         ):
             if knob == "policy" and point.get("radix") == "off":
@@ -289,6 +296,7 @@ def _changes(knob: str, point: Mapping[str, Value]) -> bool:
 
 # What a server does by itself is not worth a word.
 _PLAIN: set[tuple[str, Value]] = {
+    ("admit", 1),
     ("chunk", "auto"),
     ("fraction", "auto"),
     ("graphs", "cover"),

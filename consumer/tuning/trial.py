@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import EngineError
-from common.private import private_folder
 from consumer.engine.failures import recognise
 from consumer.engine.honesty import PROMPTS, Honesty
 from consumer.engine.launch import refuse_reserved
 from consumer.engine.life import StartBudget, UnfitError
-from consumer.engine.process import log_path, tail
+from consumer.engine.process import last_start, log_path, mark_start, tail
 from consumer.engine.supervisor import Supervisor
 from consumer.tuning.loop import CardMeans, ClosedLoop, Tally, Watch, measure
 from consumer.tuning.prompts import Feed, Sample, random_ids
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 _FOREVER = 1e9
 _KILL_SECONDS = 1.0
-_MARK = "genq tune: a trial begins:"
 _HONESTY_TOKENS = 64  # of each prompt of random ids
 
 
@@ -144,7 +141,6 @@ class OwnLoad:
             until=order.until,
             best=order.best,
             down=lambda: running.down,
-            exhausted=lambda: feed.exhausted,
             failing=lambda: loop.tally.why if loop.tally.failing else "",
             seen=seen,
         )
@@ -208,6 +204,7 @@ class Running:
             on_down=lambda _incarnation, reason: self._went_down(reason),
             check=honest,
         )
+        # A server that does not come to its start has said nothing, either.
         await asyncio.to_thread(mark_start, self.spec)
         await self._supervisor.start()
         try:
@@ -250,23 +247,6 @@ def ran_out_of_memory(spec: EngineSpec) -> bool:
     """Return whether the last words of this start say so (reads its log)."""
     known = recognise(last_start(tail(log_path(spec)))[-80:])
     return known is not None and known.memory
-
-
-def mark_start(spec: EngineSpec) -> None:
-    """Write into the log that another trial begins: earlier ones' words are not its own."""
-    path = log_path(spec)
-    private_folder(path.parent)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, f"{_MARK} {' '.join(spec.flags)}\n".encode())
-    finally:
-        os.close(file)
-
-
-def last_start(lines: Sequence[str]) -> list[str]:
-    """Return what a log says since the last mark."""
-    marks = [at for at, line in enumerate(lines) if line.startswith(_MARK)]
-    return list(lines[marks[-1] + 1 :] if marks else lines)
 
 
 def once_only(start_seconds: float) -> StartBudget:

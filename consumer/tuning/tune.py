@@ -121,6 +121,8 @@ class Opened:
             path = folder / f"{profile.name}.toml"
             write_private(path, profile_text(profile).encode())
             taken = "by itself where it matches" if profile.auto else "where it is named"
+            if result.confirmed is None:
+                taken = "only where it is named: the minutes did not allow a confirmation"
             if profile.changes_outputs:
                 taken = "only where it is named: it changes outputs"
             text += f"\nProfile {profile.name}, taken {taken}: {path}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,30 @@ async def test_eight_minutes_are_enough_for_the_largest_gain(tmp_path):
     assert result.after > 2.1 * result.before
     assert any("did not allow the confirmation A B A B" in note for note in result.notes)
     assert "not confirmed" in as_markdown(result, FACTS) or result.confirmed
+    profile = profile_of_round(result, FACTS)
+    assert profile.auto == (result.confirmed is True), "nobody is served by a guess unasked"
+
+
+class Improved(SimulatedServers):
+    """Servers of which one setting has become faster."""
+
+    def _trial(self, order):
+        trial = super()._trial(order)
+        faster = 1.5 if "16384" in order.setting.flags else 1.0
+        return replace(trial, tokens_per_second=faster * trial.tokens_per_second)
+
+
+async def test_a_better_setting_that_more_minutes_find_is_confirmed_anew(tmp_path):
+    servers = SimulatedServers(Clock(), bad={"16384": Outcome.HUNG})
+    first = await round_of(tmp_path, servers, minutes=16).run()
+    assert [name for name, _ in first.soak].count("B") >= 1
+    assert "16384" not in first.winner.flags
+    then = await round_of(tmp_path, Improved(servers.clock), minutes=80).run()
+    assert "16384" in then.winner.flags
+    assert [trial.flags for name, trial in then.soak if name == "B"] == [then.winner.flags] * 2
+    assert sorted(name for name, _ in then.soak) == ["A", "A", "B", "B"]
+    assert then.confirmed
+    assert then.after > 1.3 * first.after
 
 
 async def test_a_state_of_half_the_size_is_tried_only_where_it_is_allowed(tmp_path):

@@ -11,7 +11,7 @@ from consumer.engine.api import EngineFacts, EngineLoad
 from consumer.tuning.memory import budget
 from consumer.tuning.prompts import Feed, file_sample, parse_random, random_sample
 from consumer.tuning.serving import serving_of
-from consumer.tuning.space import Allowed, Lengths, Space
+from consumer.tuning.space import Allowed, Lengths, Space, describe
 from consumer.tuning.steady import Meter, Pace
 from tests.support.boots import hybrid
 from tests.support.simulated import CARD
@@ -68,6 +68,15 @@ def test_what_the_user_gave_is_not_turned():
     assert not {"radix", "fraction", "graphs"}.intersection(choices)
     assert "fill" in choices
     assert "fill" not in space_of("--max-running-requests", "64").choices()
+
+
+def test_reading_several_prompts_at_a_time_is_tried_early_and_leaves_the_outputs_alone():
+    settings = [space_of().setting(point) for point in space_of().first()[:3]]
+    four = [setting for setting in settings if "--min-free-slots-delay" in setting.flags]
+    assert len(four) == 1
+    assert not four[0].changes_outputs
+    assert "admit=4" in describe(four[0].point)
+    assert "admit" not in space_of("--min-free-slots-delay", "2").choices()
 
 
 def test_drafts_are_tried_where_they_mean_something():
@@ -173,7 +182,12 @@ async def test_prompts_of_a_file_are_rendered_and_half_of_them_held_out(tmp_path
     feed = Feed(
         lambda: sample.stream(FACTS, held_out=True, seed=0), FACTS, wave=0, output_tokens=None
     )
-    assert [feed.exhausted for _ in range(3) if feed.next()] == [False, False, True]
+    asked = [list(feed.next().input_ids) for _ in range(6)]
+    first, second = asked[:2]
+    assert second == [1, 2]
+    assert len({tuple(ids) for ids in asked}) == 6, "no cache knows a prompt that comes again"
+    assert [ids[-1] for ids in asked] == [first[-1], 2] * 3
+    assert {ids[0] for ids in asked[2:]} <= {first[0], 1}
     path.write_text('{"prompt": "a"}\n{"question": 1}\n')
     with pytest.raises(InputError, match=r"p\.jsonl:2 is no prompt"):
         await file_sample(path, model)
