@@ -89,14 +89,6 @@ def steady_rate(many: Sequence[Moves]) -> float:
     return sum(_at(moves, end) - _at(moves, begin) for moves in many) / (end - begin)
 
 
-def whole_rate(moves: Moves) -> float:
-    """Tokens a second from the last sample before the first token to the last token."""
-    first, last = moves[0][1], moves[-1][1]
-    begin = max(when for when, tokens in moves if tokens == first)
-    end = min(when for when, tokens in moves if tokens == last)
-    return (last - first) / (end - begin)
-
-
 def _when(moves: Moves, tokens: float) -> float:
     """When so many tokens were decoded since the first sample, between samples by a line."""
     base = moves[0][1]
