@@ -20,6 +20,7 @@ from common.ids import RunName, WorkerName, item_of_job
 from consumer.agreement import Agreement
 from consumer.display import Display, Once
 from consumer.generation.client import Client
+from consumer.engine.states import EngineState
 from consumer.generation.pump import Pump, PumpSignals
 from consumer.generation.render import Prompts
 from consumer.generation.runner import Ready, Runner
@@ -166,8 +167,8 @@ class Consumer:
             await self.client.close()
             await self.pump.runner.close()
             await supervisor.stop(now=self._stopping.hurried.is_set())
-            await self.display.report(state="stopped")
-            await self._parts.reporter.close()
+            fatal = supervisor.state is EngineState.FATAL
+            await self.display.close(fatal=fatal)
         for task in done - {asked}:
             task.result()  # raises what ended it
         self._signals.drained()

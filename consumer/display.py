@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import structlog
 from common.errors import QueueError
 from common.ids import WorkerName
 from consumer.engine.gpu_watch import GpuWatch
+from consumer.engine.states import EngineState
 from consumer.figures import card_figures, engine_figures
 from consumer.gauges import Rates
 from consumer.reporter import BEAT_SECONDS
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 GAUGE_SECONDS = 1.0
 GAUGE_TTL_SECONDS = 15  # a consumer that shows nothing for so long counts as silent
+FATAL_SECONDS = 600  # that an engine was given up is shown for so long after its consumer's end
+LAST_LOOK_SECONDS = 5.0  # at the end, for what Redis is asked and told of such an engine
 
 log = structlog.get_logger()
 
@@ -110,6 +114,25 @@ class Display:
             state=state,
             queues=self.catalogue.names(self.supervisor.facts),
             seconds=seconds if state == "busy" else 0.0,
+        )
+
+    async def close(self, *, fatal: bool) -> None:
+        """Take leave. Where the engine was given up, that is shown for a while; never raises.
+
+        Nothing else in Redis says how such a consumer ended, and it ends at once.
+        """
+        if fatal:
+            with suppress(QueueError, TimeoutError):
+                await asyncio.wait_for(self._show_fatal(), LAST_LOOK_SECONDS)
+        await self.report(state="stopped")
+        await self.reporter.close(record_seconds=FATAL_SECONDS if fatal else None)
+
+    async def _show_fatal(self) -> None:
+        await self.catalogue.look()  # an engine may fail before the first one
+        self.rates.restart()
+        last = {**self.gauges(), "engine": str(EngineState.FATAL), "window": "0"}
+        await self.runs.set_gauges(
+            WorkerName(self.reporter.name), last, FATAL_SECONDS + GAUGE_TTL_SECONDS
         )
 
     def gauges(self) -> dict[str, str]:

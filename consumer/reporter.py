@@ -17,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -133,6 +134,7 @@ class Worker(BaseWorker):
         """Move the registration to other queues."""
         if names == self.queue_names():
             return
+        first = not self.queues
         gone = [queue for queue in self.queues if queue.name not in names]
         self.queues = [
             self.queue_class(name, connection=self.connection, serializer=self.serializer)
@@ -145,10 +147,18 @@ class Worker(BaseWorker):
             worker_registration.register(self, pipeline)
             pipeline.hset(self.key, "queues", ",".join(names))
             pipeline.execute()
+        # A record that ended by its time to live leaves its name in RQ's sets, for every look.
+        for queue in self.queues if first else []:
+            worker_registration.clean_worker_registry(queue)
 
     def leave(self) -> None:
         """Register the death and stop listening."""
         self.teardown()  # type: ignore[no-untyped-call]  # rq's
+
+    def leave_record(self, seconds: int) -> None:
+        """Stop listening, and let the record outlive the process for a while, as a killed one's."""
+        self.heartbeat(timeout=seconds)
+        self.unsubscribe()  # type: ignore[no-untyped-call]  # rq's
 
 
 class Reporter:
@@ -187,12 +197,18 @@ class Reporter:
         else:
             self._failing = False
 
-    async def close(self) -> None:
-        """Take leave; waits a few seconds at most. Never raises."""
+    async def close(self, *, record_seconds: int | None = None) -> None:
+        """Take leave; waits a few seconds at most. Never raises.
+
+        With ``record_seconds`` RQ's record stays for so long instead.
+        """
         self._worker.leaving = True
+        leave: Callable[[], None] = self._worker.leave
+        if record_seconds is not None:
+            leave = partial(self._worker.leave_record, record_seconds)
         try:
             if self._entered:
-                await asyncio.wait_for(self._call(self._worker.leave), QUIT_SECONDS)
+                await asyncio.wait_for(self._call(leave), QUIT_SECONDS)
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("death not reported to RQ", why=str(error))
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -14,11 +15,14 @@ import pytest
 
 from common.audit import check_counts
 from common.errors import Exit
-from common.keys import RQ_WORKERS
+from common.keys import RQ_WORKERS, worker_key
 from common.records import Sampling
+from consumer.display import FATAL_SECONDS
 from tests.support.consumers import ROOT
 from tests.support.failpoints import points_of
 from tests.support.fake_engine import fake_state, running_fake
+from tests.support.pages import Page
+from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 
 LONG = Sampling(max_tokens=3000)
@@ -161,3 +165,40 @@ async def test_rq_worker_pool_gives_each_worker_a_gpu_of_its_own(world) -> None:
         async with asyncio.timeout(30):
             await process.wait()
     await eventually(lambda: not world.sync.smembers(RQ_WORKERS))
+
+
+async def test_an_engine_that_was_given_up_is_seen_until_another_consumer_has_its_place(
+    world,
+) -> None:
+    await world.load(5)
+    with world.consume("--", "--no-such-flag") as process:
+        assert await asyncio.to_thread(process.wait, 40) == Exit.ENGINE
+    (worker,) = await world.runs.workers()
+    assert FATAL_SECONDS - 60 < world.sync.ttl(worker_key(worker.name)) <= FATAL_SECONDS
+    page = Page(await told(world, "exporter", "--once"))
+    (place,) = (labels["worker"] for labels in page.labels("genq_worker_info"))
+    assert page("genq_worker_engine_state", worker=place, state="fatal") == 1
+    assert page("genq_run_workers", run="one") == 0
+    assert "one  stalled: all engines have failed" in await told(world, "status", "one")
+    for key in (RQ_WORKERS, f"{RQ_WORKERS}:one"):
+        world.sync.sadd(key, worker_key("ended"))  # as one whose record's time is over
+    with world.consume(log="next.log"):
+        await world.generated(5)
+        await eventually(lambda: not_registered(world, "ended"))
+        page = Page(await told(world, "exporter", "--once"))
+        assert page("genq_worker_engine_state", worker=place, state="fatal") == 0
+        assert page("genq_worker_engine_state", worker=place, state="ready") == 1
+        assert "fatal" not in await told(world, "status", "one")
+
+
+async def not_registered(world, name: str) -> bool:
+    keys = (RQ_WORKERS, f"{RQ_WORKERS}:one")
+    return not any(world.sync.sismember(key, worker_key(name)) for key in keys)
+
+
+async def told(world, *words: str) -> str:
+    done = await asyncio.to_thread(
+        subprocess.run, [*COMMAND, *words], env=world.env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done
+    return done.stdout
