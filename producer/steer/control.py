@@ -60,7 +60,7 @@ def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) 
 
 
 def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry_run: bool) -> int:
-    """Cancel a run, after asking.
+    """Cancel a run, after asking; who says no has changed nothing.
 
     Raises:
         RunClosedError: it is finished.
@@ -77,8 +77,8 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
     text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
     if dry_run:
         return done(console, run, "dry-run", f"Run {run}: {text}", dropped=drop)
-    if not yes:
-        click.confirm(f"Cancel run {run}? {text}", abort=True, err=True)
+    if not yes and not click.confirm(f"Cancel run {run}? {text}", err=True):
+        return done(console, run, "kept", f"Run {run} is not cancelled. Nothing was changed.")
     ask(run, settings, lambda runs, info: runs.cancel(info.run))
     words = f"Run {run} is cancelled: {drop:,} items dropped, {counts.committed:,} committed stay."
     return done(

@@ -1,6 +1,8 @@
 """`gen-producer load` on a real Valkey and a real S3 server, as people type it."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from consumer.sink.recover import Ledger
 from tests.support.completions import completion
 from tests.support.failpoints import one_now, points_of
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
+from tests.support.producers import COMMAND
 from tests.support.servers import eventually_sync
 
 
@@ -272,6 +275,31 @@ def test_a_cancelled_run_can_be_loaded_again(producer, load, rows, redis_url):
     assert (done["outcome"], done["new"]) == ("continued", 2460)
     assert queued_ids(redis_url) == sorted(set(range(2500)) - set(answered))
     assert check_counts(counts(redis_url)) == []
+
+
+def test_no_to_the_question_of_cancel_changes_nothing_and_is_no_interrupt(
+    service_env, load, rows, redis_url
+):
+    load(rows)
+    ours, theirs = pty.openpty()
+    try:
+        running = subprocess.Popen(
+            [*COMMAND, "cancel", RUN],
+            env=service_env,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.write(ours, b"n\n")
+        out, err = running.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert (running.returncode, out) == (0, f"Run {RUN} is not cancelled. Nothing was changed.\n")
+    assert "2,500 of 2,500 items would be dropped" in err
+    assert "Interrupted" not in err
+    assert_whole(redis_url)
 
 
 def test_a_run_that_never_was_is_said(producer):
