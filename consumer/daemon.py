@@ -19,8 +19,8 @@ from common.errors import EngineError, Exit, QueueError
 from common.ids import RunName, WorkerName, item_of_job
 from consumer.agreement import Agreement
 from consumer.display import Display, Once
-from consumer.generation.client import Client
 from consumer.engine.states import EngineState
+from consumer.generation.client import Client
 from consumer.generation.pump import Pump, PumpSignals
 from consumer.generation.render import Prompts
 from consumer.generation.runner import Ready, Runner
@@ -166,8 +166,8 @@ class Consumer:
             await end_tasks([asked, *work, *background])
             await self.client.close()
             await self.pump.runner.close()
-            await supervisor.stop(now=self._stopping.hurried.is_set())
             fatal = supervisor.state is EngineState.FATAL
+            await supervisor.stop(now=self._stopping.hurried.is_set())
             await self.display.close(fatal=fatal)
         for task in done - {asked}:
             task.result()  # raises what ended it

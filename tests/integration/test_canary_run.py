@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
+
+import yaml
 
 from common.errors import Exit
 from common.ids import RunName
@@ -14,6 +17,7 @@ from tests.support.consumers import SECONDS
 from tests.support.fake_engine import set_faults
 from tests.support.producers import COMMAND
 from tests.support.servers import eventually
+from tests.support.tools import DEPLOY
 
 RUN = RunName("one")
 
@@ -25,6 +29,16 @@ async def told(world, *words, code=0):
     )
     assert done.returncode == code, done
     return done.stdout + done.stderr
+
+
+def commands_of_the_alert(run):
+    """What GenqCanaryHold tells whoever is woken to type."""
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    (rule,) = (
+        one for group in groups for one in group["rules"] if one.get("alert") == "GenqCanaryHold"
+    )
+    text = rule["annotations"]["command"].replace("{{ $labels.run }}", run)
+    return [found.split() for found in re.findall(r"gen-producer ([^(),]+)", text)]
 
 
 async def held_and_quiet(world):
@@ -57,7 +71,9 @@ async def test_a_run_of_which_most_is_empty_is_held_shown_accepted_and_finished(
         assert "held already" in await told(world, "pause", RUN)
         assert (await world.counts()).generated == counts.generated
         await set_faults(engine, empty_share=0.0)
-        await told(world, "resume", RUN, "--accept")
+        look, go_on = commands_of_the_alert(RUN)
+        assert "held by canary" in await told(world, *look)
+        await told(world, *go_on)
         await world.generated(300)
     kept = json.loads(world.store.get(RunPaths(RUN).accepted))
     assert kept == {"accepted": ["faults"]}
