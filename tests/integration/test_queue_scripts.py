@@ -197,6 +197,23 @@ async def test_the_reaper_moves_at_most_a_hundred_a_call(bench):
     assert [(one.expired, one.more) for one in reaped] == [(100, True), (100, True), (50, False)]
 
 
+@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
+async def test_no_retry_waits_longer_than_the_cap(bench, monkeypatch, chance):
+    monkeypatch.setattr("common.queue.prompts.random.random", lambda: chance)
+    limits = QueueLimits(retry_base_seconds=10, retry_cap_seconds=35)
+    await bench.load(items=1, limits=limits, attempts=9)
+    waits = []
+    for _ in range(4):
+        await bench.fail(await bench.lease())
+        now, due = bench.sync.time(), bench.sync.zrange(KEYS.scheduled, 0, 0, withscores=True)
+        waits.append(due[0][1] - now[0] - now[1] / 1e6)
+        let_time_pass(bench.sync, RUN, 36)
+        assert (await bench.queue.reap()).promoted == 1
+    steps = [min(35, 1.5 * step) * (0.5 + chance) / 1.5 for step in (10, 20, 40, 80)]
+    assert waits == [pytest.approx(step, abs=2) for step in steps]
+    assert max(waits) <= 35
+
+
 async def test_release_keeps_the_order_and_charges_nothing(bench):
     await bench.load()
     held = await bench.lease(4)

@@ -151,7 +151,7 @@ async def test_rq_reads_our_jobs_in_every_state(bench):
 
     await bench.fail([third], final=True)
     job = bench.job(third.item)
-    assert (job.get_status(), job.retries_left) == (JobStatus.FAILED, 0)
+    assert (job.get_status(), job.retries_left) == (JobStatus.FAILED, 2)  # of three
     assert job.latest_result().exc_string == "nothing was said"
     assert job.latest_result().worker_name == WORKER
     assert bench.sync.ttl(job.key) == -1

@@ -68,6 +68,7 @@ def test_an_items_life_is_told_wherever_it_is(producer, loaded, redis_url, store
     assert "attempts used up 1 of 3" in told[1]
     assert "on gpu0-node1: no text" in told[1]
     assert ": too_long\n" in told[2]
+    assert "attempts used up 1 of 3" in told[2]  # given up at once: the others were never made
     assert "9,000 tokens;\n    8,192 fit [31m" in told[2].replace("  [31m", " [31m")
     assert "\x1b" not in told[2]
     assert "Next: gen-producer requeue rows --id 2" in told[2]

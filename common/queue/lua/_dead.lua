@@ -11,10 +11,11 @@ local function note(n, worker, record)
 end
 
 -- Dead-letters an item that was withdrawn. RQ's own entries expire in a year; ours a day sooner,
--- so that those which a stock worker made sort behind all of ours.
+-- so that those which a stock worker made sort behind all of ours. Its attempts stay as they were
+-- used up: who looks at it later is told of no try that it never had.
 local function bury(n, class, worker, record, ttl)
   lean(n, 'failed')
-  call('HSET', jobs .. n, 'ended_at', iso(), 'retries_left', 0)
+  call('HSET', jobs .. n, 'ended_at', iso())
   call('ZADD', failed, clock[1] + ttl - DAY, id_of(n))
   call('HSET', dead, n, class)
   call('HDEL', expired, n)

@@ -17,10 +17,13 @@ local answer, charged = {}, 0
 
 local function charge(n, record, chance, final)
   local left = tonumber(call('HGET', jobs .. n, 'retries_left') or max_attempts) - 1
+  call('HSET', jobs .. n, 'retries_left', math.max(left, 0))
   if final or left <= 0 then return 'D' end
-  local wait = math.min(cap, base * 2 ^ (max_attempts - left - 1)) * (0.5 + chance)
+  -- Half to one and a half of the step, and never past the cap. There, too, the waits differ from
+  -- one another: what failed together does not come back together.
+  local most = math.min(cap, 1.5 * base * 2 ^ (max_attempts - left - 1))
+  local wait = most * (0.5 + chance) / 1.5
   lean(n, 'scheduled')
-  call('HSET', jobs .. n, 'retries_left', left)
   call('ZADD', scheduled, string.format('%.3f', now / 1000 + wait), id_of(n))
   note(n, worker, record)
   return 'R'
