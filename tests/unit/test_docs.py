@@ -13,7 +13,15 @@ from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, Verdict
 from common.settings import OTHER_VARIABLES, Settings
 from producer.fleet import STATUSES
 from producer.status import state as status_state
-from tests.support import docs, docs_blocks, docs_links, docs_pages, docs_schema, docs_words
+from tests.support import (
+    docs,
+    docs_blocks,
+    docs_events,
+    docs_links,
+    docs_pages,
+    docs_schema,
+    docs_words,
+)
 
 OPERATIONS = "docs/operations.md"
 ALERTS = docs.ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -123,6 +131,17 @@ def test_links_and_commands_of_each_page_lead_somewhere(page):
         one: bad for one in docs_links.commands_in(page) if (bad := docs_links.unknown_words(one))
     }
     assert not wrong, "commands or flags that do not exist"
+
+
+def test_log_events_that_pages_name_are_logged():
+    events = docs_events.log_events()
+    pages = {page.name: page.read_text(encoding="utf-8") for page in docs_links.markdown_files()}
+    found = {page: docs_events.unknown_events(text, events) for page, text in pages.items()}
+    assert not {page: names for page, names in found.items() if names}, "nothing logs them"
+    assert docs_events.unknown_events("`engine.ready`, `engine ready`, `run\ngone`", events) == [
+        "engine.ready",
+        "run gone",
+    ]
 
 
 def test_each_page_of_docs_is_found_from_the_readme():
