@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from common import codec
@@ -21,14 +22,26 @@ from common.parts.index import PartIndex, describe_part, read_index
 from common.records import RUN_VERSION, RunManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from common.ids import RunName
     from common.objectstore import ObjectStat, ObjectStore
+    from common.parts.index import FoundPart
     from common.records import ShardInfo
 
 MAX_PROBLEMS = 100  # named one by one; the rest are counted
 _SHARD_LIMIT_BYTES = 16 * 2**30
+
+
+class Harm(StrEnum):
+    """What a problem is about: this decides what helps."""
+
+    INPUT = "input"  # run.json, or a prompt shard
+    PART = "part"  # one is damaged, or missing with others behind it
+    STRAY = "stray"  # something else lies among the parts
+    ITEMS = "items"  # some are in no part, and no dead letters
+    INDEX = "index"  # the completions are whole, what tells of a part is not
+    END = "end"  # one of the last objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class Proof:
     parts: int
     problems: list[str] = field(default_factory=list)  # each names the object
     verdicts: dict[str, int] = field(default_factory=dict)
+    harm: dict[str, str] = field(default_factory=dict)  # kind -> the first object that has it
+    finished: bool = False  # _SUCCESS is there
 
 
 def input_fingerprint(digests: Iterable[str]) -> str:
@@ -73,8 +88,15 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
         raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error
 
 
-def committed_items(store: ObjectStore, manifest: RunManifest) -> bytes:
+def committed_items(
+    store: ObjectStore,
+    manifest: RunManifest,
+    *,
+    each: Callable[[FoundPart], None] | None = None,
+) -> bytes:
     """Return a bitmap of the committed items: item k is bit ``7 - k % 8`` of byte ``k // 8``.
+
+    ``each`` is called with every part that is read for it.
 
     Raises:
         StoreError: the store could not be asked.
@@ -89,6 +111,8 @@ def committed_items(store: ObjectStore, manifest: RunManifest) -> bytes:
     for found in walk(store, paths, suffix):
         bits.add_all(item for item in found.index.items if item < manifest.items)
         end += 1
+        if each is not None:
+            each(found)
     check_end(store, paths, suffix, end)
     return bits.to_bytes()
 
@@ -122,6 +146,7 @@ class _Prover:
         self._listed = self._read_listed()
         self._success = self._read_json(self._paths.success)
         self._problems: list[str] = []
+        self._harm: dict[str, str] = {}
         self._more_problems = 0
         self._parts = self._repeated = self._dead = 0
 
@@ -139,6 +164,8 @@ class _Prover:
             parts=self._parts,
             problems=problems,
             verdicts=dict(self._verdicts),
+            harm=self._harm,
+            finished=self._success is not None,
         )
 
     def check_input(self) -> None:
@@ -148,29 +175,31 @@ class _Prover:
         rows = 0
         for number, shard in enumerate(manifest.shards):
             if shard.first_row != rows:
-                self._say(key, f"shard {number} begins at row {shard.first_row}, not {rows}")
+                self._say(
+                    Harm.INPUT, key, f"shard {number} begins at row {shard.first_row}, not {rows}"
+                )
             rows = shard.first_row + shard.rows
             self._check_shard(number, shard)
         if rows != manifest.rows:
-            self._say(key, f"its shards hold {rows} rows, not {manifest.rows}")
+            self._say(Harm.INPUT, key, f"its shards hold {rows} rows, not {manifest.rows}")
         if input_fingerprint(shard.sha256 for shard in manifest.shards) != manifest.fingerprint:
-            self._say(key, "the fingerprint is not that of its shards")
+            self._say(Harm.INPUT, key, "the fingerprint is not that of its shards")
 
     def _check_shard(self, number: int, shard: ShardInfo) -> None:
         key = self._paths.prompts(self._manifest.fingerprint, number)
         try:
             lines = codec.decompress(self._store.get(key), limit_bytes=_SHARD_LIMIT_BYTES)
         except ObjectMissingError:
-            self._say(key, "is missing")
+            self._say(Harm.INPUT, key, "is missing")
             return
         except ValueError as error:
-            self._say(key, f"is damaged: {error}")
+            self._say(Harm.INPUT, key, f"is damaged: {error}")
             return
         if hashlib.sha256(lines).hexdigest() != shard.sha256:
-            self._say(key, "its rows are not those that run.json names")
+            self._say(Harm.INPUT, key, "its rows are not those that run.json names")
         rows = lines.count(b"\n")
         if rows != shard.rows:
-            self._say(key, f"holds {rows} rows, not {shard.rows}")
+            self._say(Harm.INPUT, key, f"holds {rows} rows, not {shard.rows}")
 
     def check_parts(self) -> None:
         """Check each part: in the chain, whole, as its index and the manifest describe it."""
@@ -178,11 +207,11 @@ class _Prover:
         for stat in self._store.list(self._paths.data_prefix):
             named = part_number(self._paths, stat.key)
             if named is None or named[1] != suffix:
-                self._say(stat.key, "is not one of the run's parts")
+                self._say(Harm.STRAY, stat.key, "is not one of the run's parts")
                 continue
             number = named[0]
             if number != self._parts:
-                self._say(self._paths.part(self._parts, named[1]), "is missing")
+                self._say(Harm.PART, self._paths.part(self._parts, named[1]), "is missing")
             self._parts = number + 1
             index = self._check_part(stat, number, named[1])
             if index is not None:
@@ -192,41 +221,46 @@ class _Prover:
         key = self._paths.index(number)
         index = read_index(self._store, self._paths, number)
         if index is None:
-            self._say(key, "is missing or damaged")
+            self._say(Harm.INDEX, key, "is missing or damaged")
         if index is None or self._deep:
             found = self._open(stat, number, suffix)
             if found is None:
                 return None
             if index is not None and index != found:
-                self._say(key, f"does not describe {stat.key}")
+                self._say(self._liar(index, found), key, f"does not describe {stat.key}")
             index = found
         elif stat.size != index.bytes:
-            self._say(stat.key, f"has {stat.size} bytes, {key} says {index.bytes}")
+            self._say(Harm.PART, stat.key, f"has {stat.size} bytes, {key} says {index.bytes}")
         if len(stat.etag) == len(index.md5) and stat.etag != index.md5:
-            self._say(stat.key, f"has ETag {stat.etag}, its bytes have MD5 {index.md5}")
+            self._say(Harm.PART, stat.key, f"has ETag {stat.etag}, its bytes have MD5 {index.md5}")
         listed = self._listed.get(number)
         if listed is not None and listed.get("sha256") != index.sha256:
-            self._say(stat.key, f"is not the part that {self._paths.manifest} lists")
+            self._say(Harm.PART, stat.key, f"is not the part that {self._paths.manifest} lists")
         return index
+
+    def _liar(self, index: PartIndex, found: PartIndex) -> Harm:
+        """Return what is wrong where a part and its index differ: the one that nobody bears out."""
+        listed = self._listed.get(found.part, {}).get("sha256")
+        return Harm.INDEX if found.sha256 in (index.sha256, listed) else Harm.PART
 
     def _open(self, stat: ObjectStat, number: int, suffix: str) -> PartIndex | None:
         try:
             return describe_part(number, codec_for(suffix), self._store.get(stat.key))
         except ObjectMissingError:
-            self._say(stat.key, "is listed, but cannot be read")
+            self._say(Harm.PART, stat.key, "is listed, but cannot be read")
         except ValueError as error:
-            self._say(stat.key, f"is damaged: {error}")
+            self._say(Harm.PART, stat.key, f"is damaged: {error}")
         return None
 
     def _take(self, index: PartIndex, key: str) -> None:
         if len(index.items) != index.rows:
-            self._say(key, f"names {len(index.items)} items for {index.rows} rows")
+            self._say(Harm.PART, key, f"names {len(index.items)} items for {index.rows} rows")
         for item in index.items:
             if not 0 <= item < self._manifest.items:
-                self._say(key, f"holds item {item}, which the run does not have")
+                self._say(Harm.PART, key, f"holds item {item}, which the run does not have")
             elif not self._committed.add(item):
                 self._repeated += 1
-                self._say(key, f"holds item {item} again")
+                self._say(Harm.PART, key, f"holds item {item} again")
             else:
                 self._accounted.add(item)
         self._verdicts.update(index.verdicts)
@@ -242,7 +276,7 @@ class _Prover:
         try:
             lines = self._store.get(key).split(b"\n")
         except ObjectMissingError:
-            self._say(key, "is missing")
+            self._say(Harm.END, key, "is missing")
             return
         for number, line in enumerate(lines, start=1):
             if line:
@@ -252,12 +286,12 @@ class _Prover:
         try:
             item = int(codec.loads(line)["k"])
         except (ValueError, KeyError, TypeError):
-            self._say(f"{key}:{number}", "is not a dead letter")
+            self._say(Harm.END, f"{key}:{number}", "is not a dead letter")
             return
         if not 0 <= item < self._manifest.items:
-            self._say(f"{key}:{number}", f"item {item} is not one of the run's")
+            self._say(Harm.END, f"{key}:{number}", f"item {item} is not one of the run's")
         elif not self._accounted.add(item):
-            self._say(f"{key}:{number}", f"item {item} is committed or named twice")
+            self._say(Harm.END, f"{key}:{number}", f"item {item} is committed or named twice")
         else:
             self._dead += 1
 
@@ -268,19 +302,22 @@ class _Prover:
         if missing:
             first = ", ".join(str(k) for k in _first(self._accounted.missing(), 5))
             self._say(
+                Harm.ITEMS,
                 self._paths.data_prefix,
                 f"{missing} of {total} items are neither committed nor in failed.jsonl"
                 f" (the first: {first})",
             )
         if self._success is None:
-            self._say(self._paths.success, "is missing: the run is not finished")
+            self._say(Harm.END, self._paths.success, "is missing: the run is not finished")
             return
         expected = {"items": total, "committed": len(self._committed), "dead": self._dead}
         said = {name: self._success.get(name) for name in expected}
         if missing or said != expected:
-            self._say(self._paths.success, f"says {said}, found {expected}")
+            self._say(Harm.END, self._paths.success, f"says {said}, found {expected}")
         if self._parts and len(self._listed) != self._parts:
-            self._say(self._paths.manifest, f"lists {len(self._listed)} parts of {self._parts}")
+            self._say(
+                Harm.END, self._paths.manifest, f"lists {len(self._listed)} parts of {self._parts}"
+            )
 
     def _read_listed(self) -> dict[int, dict[str, Any]]:
         manifest = self._read_json(self._paths.manifest) or {}
@@ -296,7 +333,8 @@ class _Prover:
             return {}
         return raw if isinstance(raw, dict) else {}
 
-    def _say(self, key: str, problem: str) -> None:
+    def _say(self, harm: Harm, key: str, problem: str) -> None:
+        self._harm.setdefault(harm, key)
         if len(self._problems) < MAX_PROBLEMS:
             self._problems.append(f"{key}: {problem}")
         else:

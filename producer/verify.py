@@ -9,7 +9,8 @@ from common.audit import flagged
 from common.errors import DeadLettersError, Exit, InputError, VerifyError
 from common.ids import RunName, run_name
 from common.objectstore import ObjectMissingError
-from common.prove import Proof, prove
+from common.parts.chain import put_back
+from common.prove import Harm, Proof, prove
 from common.s3 import open_store
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def run_verify(
             why=f"{len(proof.problems)} problems; the first: {proof.problems[0]}"
             if proof.problems
             else "It is not complete.",
-            fix=f"gen-producer status {name}    (if it is done there, or not in Redis: what is"
-            f" missing is made again after gen-producer load --run {name})",
+            fix=_remedy(name, proof, store.url),
         )
     if proof.dead and not allow_failures:
         raise DeadLettersError(
@@ -56,6 +56,33 @@ def run_verify(
             fix=f"gen-producer failed {name}    (or accept them: verify --allow-failures)",
         )
     return Exit.DONE
+
+
+def _remedy(run: RunName, proof: Proof, url: str) -> str:
+    """Return what mends the worst that was found; what else there is shows when that is done."""
+    harm, load = proof.harm, f"gen-producer load --run {run}"
+    if key := harm.get(Harm.PART):
+        return f"{url}/{key}:\n{put_back(run)}"
+    if key := harm.get(Harm.INPUT):
+        return (
+            f"Put {url}/{key} back from a copy: an earlier version in the bucket, or a backup.\n"
+            "A shard, once it is deleted, is also made again from the data set as it was loaded:\n"
+            f"gen-producer load DATASET --run {run}"
+        )
+    if key := harm.get(Harm.STRAY):
+        return f"Move {url}/{key} elsewhere, then: gen-producer verify {run}"
+    if not proof.finished:
+        return (
+            f"gen-producer status {run}    (if it is done there, or not in Redis: {load} has what"
+            " is missing made again)"
+        )
+    if key := harm.get(Harm.INDEX):
+        does = f"writes an index that is gone again (delete {key} first, if it is there)"
+    elif Harm.ITEMS in harm:
+        does = "has what is missing made again"
+    else:
+        does = "has a sink write the last objects again"
+    return f"{load}    {does}"
 
 
 def _words(run: RunName, proof: Proof, *, proven: bool) -> str:

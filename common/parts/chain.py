@@ -20,6 +20,7 @@ from common.parts.index import FoundPart, find_part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from common.ids import RunName
     from common.objectstore import ObjectStore, RunPaths
 
 _PARALLEL = 8
@@ -132,6 +133,15 @@ def chain_end(store: ObjectStore, paths: RunPaths, suffix: str, *, start: int = 
     return low
 
 
+def put_back(run: RunName) -> str:
+    """Return what to do about a part that is damaged, or was deleted from among others."""
+    return (
+        "Put it back from a copy: an earlier version in the bucket, or a backup.\n"
+        "Without one, delete it and all parts behind it; what they held is then made again by:\n"
+        f"gen-producer load --run {run}"
+    )
+
+
 def check_end(store: ObjectStore, paths: RunPaths, suffix: str, end: int) -> None:
     """Check that nothing lies behind the end of the chain, as a deleted part would leave it.
 
@@ -148,5 +158,5 @@ def check_end(store: ObjectStore, paths: RunPaths, suffix: str, end: int) -> Non
         raise VerifyError(
             f"{store.url}/{paths.part(end, suffix)} is missing, but {stat.key} is there.",
             why="Parts are numbered without gaps, so one was deleted.",
-            fix="Put it back from a copy, or load the data set under another run name.",
+            fix=put_back(paths.run),
         )

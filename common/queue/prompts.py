@@ -23,13 +23,15 @@ from redis.exceptions import RedisError
 
 from common.ids import Epoch, Item, RunName, Token, WorkerName, new_nonce
 from common.queue.failures import encode_reason
-from common.queue.scripts import Scripts, explain
+from common.queue.scripts import ANY_EPOCH, Scripts, explain
 from common.records import Failure, Finished, Leased, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import redis.asyncio
+
+    from common.queue.failures import FailureInfo
 
 log = structlog.get_logger()
 CHUNK_ITEMS = 1000
@@ -234,6 +236,26 @@ class PromptQueue:
             *args,
         )
         return [_FAIL_OUTCOMES[letter] for letter in answer.decode()]
+
+    async def bury_again(self, letters: Sequence[FailureInfo]) -> int:
+        """Put dead letters back, as storage tells of them, in a run that is being loaded again.
+
+        Before their chunks are enqueued, and after what is committed was restored: an item that is
+        anywhere by then is left there. Returns how many are dead now that were nowhere.
+        """
+        args: list[str | bytes | int] = [self._limits.failure_ttl_seconds]
+        for one in letters:
+            moment = max(1, int(one.at * 1000))  # 0 is no id of a stream's entry
+            args += (one.item, one.verdict, one.worker, moment, encode_reason(one.text))
+        return int(await self._scripts.call("rebury", *args))
+
+    async def renew(self, epoch: Epoch) -> Epoch:
+        """Give the run the epoch ``epoch`` in place of this queue's, and return the one it has.
+
+        Sinks and consumers then look at the run, and at storage, as if they had never seen it.
+        """
+        scripts = Scripts(self._redis, self._scripts.run, ANY_EPOCH)
+        return Epoch((await scripts.call("renew", self._scripts.epoch, epoch)).decode())
 
     async def reap(self) -> Reaped:
         """Take expired leases back, put due retries on the queue, sweep up after stock workers.

@@ -16,7 +16,7 @@ from common.cliutil import genq_version
 from common.errors import VerifyError
 from common.failpoint import declare, hit
 from common.ids import row_of
-from common.parts.chain import walk
+from common.parts.chain import check_end, walk
 from common.records import Row
 from consumer.sink.card import readme
 from consumer.sink.summary import Survey
@@ -131,7 +131,7 @@ def write_end(
 
     Raises:
         StoreError: the store gave no answer; call it again.
-        VerifyError: a part is damaged.
+        VerifyError: a part is damaged, or gone since this sink has written or read it.
     """
     mark = {CLOSING: closing}
     store.put(paths.failed, bytes(letters.data), content_type="application/x-ndjson", metadata=mark)
@@ -139,6 +139,7 @@ def write_end(
     survey = Survey(paths)
     for part in walk(store, paths, ledger.suffix):
         survey.take(part)
+    _refuse_less(store, paths, ledger, survey)
     summary = survey.summary(
         manifest, suffix=ledger.suffix, committed=len(ledger), dead=letters.classes
     )
@@ -158,6 +159,23 @@ def write_end(
     store.put(paths.success, codec.dumps(success), content_type=_JSON, metadata=mark)
     hit("sink.finish.success")
     return summary
+
+
+def _refuse_less(store: ObjectStore, paths: RunPaths, ledger: Ledger, survey: Survey) -> None:
+    """Refuse to call finished what storage holds no longer: the ledger still knows what was there.
+
+    Raises:
+        VerifyError: a part was deleted since.
+    """
+    parts = len(survey.listed)
+    check_end(store, paths, ledger.suffix, parts)
+    lost = len(ledger) - sum(part["rows"] for part in survey.listed)
+    if lost > 0:
+        raise VerifyError(
+            f"{store.url}/{paths.data_prefix} lacks {lost} completions that were there.",
+            why=f"{ledger.next - parts} of the last parts are gone.",
+            fix=f"gen-producer load --run {paths.run}    has them made again",
+        )
 
 
 def end_stands(store: ObjectStore, paths: RunPaths, closing: str) -> bool:

@@ -5,31 +5,36 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from common.audit import check_counts
 from common.failpoint import declare, hit
-from common.ids import Item
+from common.ids import Item, new_epoch
 from common.queue.prompts import CHUNK_ITEMS, PromptQueue
 from common.queue.run_state import Runs
 from producer.load.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     import redis.asyncio
 
     from common.ids import Epoch
+    from common.queue.failures import FailureInfo
     from common.queue.prompts import QueueLimits
     from common.records import RunInfo, RunManifest
 
+T = TypeVar("T")
 declare(
     "load.after_create",
     "load.after_restore",
     "load.after_chunk",
     "load.after_chunks",
     "load.after_open",
+    "requeue.after_buried",
+    "mend.after_renew",
 )
+BURIED_ITEMS = 200  # dead letters a call
 _CONCURRENT_CHUNKS = 8
 
 
@@ -64,12 +69,18 @@ class Enqueuer:
         self._runs = Runs(client, limits)
 
     async def enqueue(
-        self, *, priority: int, committed: bytes, progress: Callable[[int], None]
+        self,
+        *,
+        priority: int,
+        committed: bytes,
+        progress: Callable[[int], None],
+        dead: Callable[[], Iterable[FailureInfo]] = tuple,
     ) -> Enqueued:
         """Bring the run to the state ``open`` with every item open, committed or dead.
 
         Waits while Redis is full, and says so. ``committed`` is the bitmap of what object storage
-        holds; it is used while the run is being loaded, before any id goes on the queue.
+        holds, ``dead`` gives the dead letters that are to be dead again; both are used while the
+        run is being loaded, before any id goes on the queue.
 
         Raises:
             QueueError: Redis refuses or is lost; the same call goes on from there.
@@ -88,6 +99,7 @@ class Enqueuer:
         # A run that was paused or held in the middle of its load is to be loaded on all the same.
         if await incomplete(self._runs, info):
             restored = await self._restore(info, committed)
+            await self._bury_again(info.epoch, dead())
             new = await self._all_chunks(info.epoch, progress)
             hit("load.after_chunks")
             await self._runs.open(info.run)
@@ -96,14 +108,24 @@ class Enqueuer:
             new += await self._repair(info)
         return Enqueued(state=info.state, new=new, restored=restored)
 
-    async def put_back(self, info: RunInfo, *, stored: bytes) -> Enqueued:
+    async def put_back(self, info: RunInfo, *, stored: bytes, anew: bool) -> Enqueued:
         """Queue what a closed run lost on object storage, of which ``stored`` is the bitmap.
+
+        ``anew``: its end was taken away, so that a sink has to write it again.
 
         Raises:
             QueueError: Redis refuses or is lost; the same call goes on from there.
         """
+        epoch = info.epoch
+        counts = await self._runs.sample(info.run)
+        if anew or counts.committed > int.from_bytes(stored, "big").bit_count():
+            # A sink that serves the run may still know what the lost parts held, and would take
+            # the items for committed at once. In another epoch it reads the parts that there are.
+            renew = partial(self._queue(epoch).renew, new_epoch())
+            epoch = await self._room.outlast(renew, queued=0)
+            hit("mend.after_renew")
         new = await self._room.outlast(
-            lambda: self._runs.uncommit(info.run, info.epoch, stored=stored), queued=0
+            lambda: self._runs.uncommit(info.run, epoch, stored=stored), queued=0
         )
         return Enqueued(state="open" if new else info.state, new=new)
 
@@ -115,6 +137,12 @@ class Enqueuer:
             )
             hit("load.after_restore")
         return count
+
+    async def _bury_again(self, epoch: Epoch, dead: Iterable[FailureInfo]) -> None:
+        queue = self._queue(epoch)
+        for some in _batches(dead, BURIED_ITEMS):
+            await self._room.outlast(partial(queue.bury_again, some), queued=0)
+            hit("requeue.after_buried")
 
     async def _all_chunks(self, epoch: Epoch, progress: Callable[[int], None]) -> int:
         queue = self._queue(epoch)
@@ -145,7 +173,7 @@ class Enqueuer:
         known = await self._runs.open_items(info.run)
         queue = self._queue(info.epoch)
         new = 0
-        for items in _batches(_absent(known, self._manifest.items)):
+        for items in _batches(_absent(known, self._manifest.items), CHUNK_ITEMS):
             new += await self._room.outlast(
                 partial(queue.enqueue_missing, items), queued=self._manifest.items
             )
@@ -174,11 +202,11 @@ def _absent(bitmap: bytes, items: int) -> Iterator[Item]:
                     yield Item(byte * 8 + bit)
 
 
-def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
-    batch: list[Item] = []
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    batch: list[T] = []
     for item in items:
         batch.append(item)
-        if len(batch) == CHUNK_ITEMS:
+        if len(batch) == size:
             yield batch
             batch = []
     if batch:

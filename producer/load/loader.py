@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common import codec
 from common.errors import ConflictError, InputError, UsageError
 from common.failpoint import declare, hit
 from common.ids import RunName, run_name, suggest_run_name
@@ -26,6 +25,7 @@ from common.redis_client import connect
 from common.s3 import open_store
 from producer.load.conflict import conflict, rows_difference
 from producer.load.enqueue import Enqueued, Enqueuer, incomplete
+from producer.load.finished import loss_of
 from producer.load.lengths import check_note, length_check
 from producer.load.policies import refuse_idle
 from producer.load.rows import ReadOptions
@@ -42,11 +42,13 @@ from producer.sources.url import STDIN, sources_of, stem_of
 from producer.steer.acceptance import read_accepted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import redis.asyncio
 
     from common.objectstore import ObjectStore
+    from common.queue.failures import FailureInfo
     from common.records import RunInfo, RunManifest
     from common.settings import Settings
     from producer.console import Console
@@ -67,6 +69,8 @@ class LoadRequest:
     context: int | None = None  # tokens of prompt and answer together; None: the model's own
     priority: int = 0
     dry_run: bool = False
+    # Dead letters that are dead again where Redis has lost the run: all others are tried again.
+    dead: Callable[[], Iterable[FailureInfo]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,12 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
         return _dry_run(this, standing)
     known = asyncio.run(this.look_in_redis())
     manifest, found = this.put_up(standing, known)
-    if store.stat(RunPaths(run).success) is not None and not this.reopen_if_parts_are_gone(
-        manifest
-    ):
+    finished = store.stat(RunPaths(run).success) is not None
+    if finished and not this.reopen_unless_whole(manifest):
         return _loaded("finished", manifest, found)
     if known is not None and known.state == "closed":
-        done = asyncio.run(this.put_back(manifest, known, committed_items(store, manifest)))
+        stored = committed_items(store, manifest)
+        done = asyncio.run(this.put_back(manifest, known, stored, anew=finished))
         return _loaded("repaired" if done.new else "already", manifest, found, done)
     lost = known is None and standing is not None
     fresh = known is None or this.incomplete
@@ -189,6 +193,7 @@ class _Load:
         self._settings = settings
         self._console = console
         self._store = store
+        self._dead = request.dead
 
     def wanted(self, standing: RunManifest | None) -> RunSettings:
         """Return the settings asked for; without a data set, those of the run count as asked."""
@@ -223,27 +228,29 @@ class _Load:
         hit("load.after_spool")
         return found
 
-    def reopen_if_parts_are_gone(self, manifest: RunManifest) -> bool:
-        """Take _SUCCESS away from a run that has lost its last parts since; return whether it had.
+    def reopen_unless_whole(self, manifest: RunManifest) -> bool:
+        """Take _SUCCESS away from a run that has lost something since; return whether it had.
 
         Raises:
             StoreError: the store could not be asked.
             VerifyError: a part is damaged, or one that others follow was deleted.
         """
         assert self._store is not None
-        paths = RunPaths(self.run)
-        try:
-            said = int(codec.loads(self._store.get(paths.success))["committed"])
-        except (ValueError, TypeError, KeyError):
-            return False  # not ours: what it stands for cannot be told
-        left = int.from_bytes(committed_items(self._store, manifest), "big").bit_count()
-        if left >= said:
+        loss = loss_of(self._store, manifest)
+        if not loss:
             return False
-        self._console.say(
-            f"Note: {said - left:,} of {said:,} completions of the finished run are gone from"
-            f" {self._store.url}/{self.run}/data; they are made again."
-        )
-        self._store.delete(paths.success)
+        if loss.completions:
+            self._console.say(
+                f"Note: {loss.completions:,} of {loss.said:,} completions of the finished run are"
+                f" gone from {self._store.url}/{self.run}/data; they are made again."
+            )
+        else:
+            self._console.say(
+                f"Note: the last objects of run {self.run} do not tell what"
+                f" {self._store.url}/{self.run}/data holds; a sink writes them again."
+            )
+        self._store.delete(RunPaths(self.run).success)
+        self._dead = loss.dead
         return True
 
     def compare(self, standing: RunManifest, new: RunManifest, found: Spool) -> None:
@@ -301,13 +308,18 @@ class _Load:
             enqueuer = self._enqueuer(client, manifest)
             with self._console.progress("Queueing", manifest.items) as progress:
                 return await enqueuer.enqueue(
-                    priority=self.request.priority, committed=committed, progress=progress
+                    priority=self.request.priority,
+                    committed=committed,
+                    progress=progress,
+                    dead=self._dead,
                 )
 
-    async def put_back(self, manifest: RunManifest, known: RunInfo, stored: bytes) -> Enqueued:
-        """Queue what a closed run lost on object storage."""
+    async def put_back(
+        self, manifest: RunManifest, known: RunInfo, stored: bytes, *, anew: bool
+    ) -> Enqueued:
+        """Queue what a closed run lost on object storage; ``anew``: its end is to be written."""
         async with await connect(self._settings, name="load", writes=True) as client:
-            return await self._enqueuer(client, manifest).put_back(known, stored=stored)
+            return await self._enqueuer(client, manifest).put_back(known, stored=stored, anew=anew)
 
     def _enqueuer(self, client: redis.asyncio.Redis, manifest: RunManifest) -> Enqueuer:
         assert self._store is not None

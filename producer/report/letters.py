@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from common import codec
 from common.build import build
-from common.errors import VerifyError
 from common.ids import row_of
 from common.objectstore import ObjectMissingError, RunPaths
-from common.ranges import lines_of
 from common.records import Row
 from producer.report.data import Example
 from producer.report.survey import EXAMPLES
+from producer.stored_letters import letters_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,19 +55,10 @@ def stored_letters(store: ObjectStore, manifest: RunManifest, *, texts: bool) ->
     if found is None:
         return None
     letters = Letters("failed.jsonl")
-    for number, line in enumerate(lines_of(store, found), start=1):
-        try:
-            letter = codec.loads(line)
-            verdict = str(letter["verdict"])
-            letters.by_class[verdict] += 1
-            if letters.wants(verdict):
-                letters.show(_example(letter, texts=texts))
-        except (ValueError, KeyError, TypeError) as error:
-            raise VerifyError(
-                f"{store.url}/{found.key}:{number} is no dead letter.",
-                why=str(error),
-                fix=f"gen-producer verify {manifest.run}",
-            ) from error
+    for letter in letters_of(store, manifest, found):
+        letters.by_class[letter["verdict"]] += 1
+        if letters.wants(letter["verdict"]):
+            letters.show(_example(letter, texts=texts))
     return letters
 
 

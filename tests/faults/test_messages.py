@@ -143,10 +143,7 @@ def test_a_part_that_is_gone_is_named_and_its_items_are_made_again(type_in, sett
             "2 problems; the first: one/data/: 2 of 2 items are neither committed nor in"
             " failed.jsonl (the first: 0, 1)"
         ),
-        (
-            "gen-producer status one    (if it is done there, or not in Redis: what is missing is"
-            " made again after gen-producer load --run one)"
-        ),
+        "gen-producer load --run one    has what is missing made again",
     ]
     code, said = type_in("gen-producer load --run one")
     assert (code, "2 of 2 completions of the finished run are gone" in said) == (0, True)

@@ -11,8 +11,9 @@ import dataclasses
 import pytest
 
 from common.errors import QueueError
-from common.ids import Item, Token, new_nonce
+from common.ids import Item, Token, new_epoch, new_nonce
 from common.keys import RunKeys
+from common.queue.failures import FailureInfo
 from common.queue.prompts import FailOutcome, Outcome, PromptQueue
 from common.queue.scripts import ANY_EPOCH, Scripts, script, script_names
 from common.records import Failure, Finished, Verdict
@@ -50,6 +51,19 @@ async def enqueue_missing(bench):
 async def restore(bench):
     info = await bench.runs.create(manifest(20))
     return lambda: bench.runs.restore(RUN, info.epoch, committed=b"\xa0\x01")
+
+
+async def rebury(bench):
+    info = await bench.runs.create(manifest(20))
+    queue = PromptQueue(bench.client, RUN, info.epoch, bench.limits)
+    letters = [FailureInfo(Item(n), "empty", "no text", "gpu0", 1000.5) for n in (3, 4)]
+    return lambda: queue.bury_again(letters)
+
+
+async def renew(bench):
+    await bench.load()
+    new = new_epoch()
+    return lambda: bench.queue.renew(new)
 
 
 async def lease(bench):
@@ -183,7 +197,7 @@ CASES = {
     for case in (
         *(create, enqueue, enqueue_missing, restore, lease, extend, complete, release, fail),
         *(reap, sweep, adopt, commit, reject, requeue, close, cancel, state, sample),
-        *(uncommit, progress, priority, trace),
+        *(uncommit, progress, priority, trace, rebury, renew),
     )
 }
 ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it

@@ -19,6 +19,7 @@ from common.prove import read_manifest
 from common.records import Row
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
+from tests.support.committed import dead_letter
 from tests.support.completions import completion
 from tests.support.failpoints import one_now, points_of
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
@@ -312,11 +313,18 @@ def test_a_run_that_never_was_is_said(producer):
 
 
 def test_a_finished_run_is_left_alone(load, rows, store, redis_url, producer):
+    write(rows, 250)
     load(rows)
-    store.put(RunPaths(RUN).success, b"{}")
+    paths, committed = RunPaths(RUN), commit_parts(store, 100)
+    letters = [dead_letter(k) for k in range(250) if k not in committed]
+    counts = {"items": 250, "committed": 100, "dead": 150}
+    store.put(paths.manifest, b"{}")
+    store.put(paths.failed, b"".join(codec.dumps(one) + b"\n" for one in letters))
+    store.put(paths.success, codec.dumps(counts))
     flush(redis_url)
     assert load(rows)["outcome"] == "finished"
     assert load()["outcome"] == "finished"
+    assert store.stat(paths.success)
     write(rows, 3)
     producer(*LOAD, rows, code=7)
 

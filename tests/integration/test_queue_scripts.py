@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from common.errors import ConflictError, QueueError
-from common.ids import job_id, new_nonce
+from common.errors import ConflictError, EpochError, QueueError
+from common.ids import Item, job_id, new_epoch, new_nonce
 from common.keys import RunKeys
+from common.queue.failures import FailureInfo
 from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.scripts import script_names
 from tests.support.queues import (
@@ -51,6 +53,36 @@ def test_no_lua_file_outgrows_one_screen_and_all_stay_within_the_line():
 
 
 # Producers
+
+
+async def test_dead_letters_are_put_back_as_they_were_and_nothing_that_is_anywhere(bench):
+    info = await bench.runs.create(manifest(30))
+    queue = PromptQueue(bench.client, RUN, info.epoch, bench.limits)
+    await bench.runs.restore(RUN, info.epoch, committed=bytes([0x80]))
+    letters = [FailureInfo(Item(n), "too_long", f"text {n}", "gpu1", 1.75e9 + n) for n in range(3)]
+    assert await queue.bury_again(letters) == 2  # the first is committed
+    assert await queue.bury_again(letters) == 0
+    assert await queue.enqueue(0) == 27
+    await bench.runs.open(RUN)
+    assert await queue.bury_again([replace(letters[0], item=Item(9))]) == 0  # it is queued
+    counts = await bench.counts()
+    assert (counts.state, counts.dead, counts.queued, counts.committed) == ("open", 2, 27, 1)
+    assert sorted(await bench.runs.failures(RUN, limit=9), key=lambda one: one.item) == letters[1:]
+    state = await bench.runs.trace(RUN, Item(1))
+    assert (state.place, state.ended, state.attempts_used) == ("dead", 1.75e9 + 1, 0)
+    assert await bench.runs.requeue(RUN) == 2
+    assert (await bench.counts()).queued == 29
+
+
+async def test_a_renewed_run_is_another_for_all_who_knew_it(bench):
+    info = await bench.load()
+    new = new_epoch()
+    assert await bench.queue.renew(new) == new
+    assert await bench.queue.renew(new_epoch()) == new  # only the epoch that it knew is replaced
+    with pytest.raises(EpochError):
+        await bench.lease()
+    assert (await bench.runs.get(RUN)).epoch == new != info.epoch
+    assert (await bench.counts()).queued == 20
 
 
 async def test_a_chunk_is_enqueued_once_however_often_it_is_sent(bench):

@@ -44,6 +44,8 @@ CRASH_TESTS = {
         "load.after_restore",
         "load.after_chunk",
     ],
+    "test_a_requeue_killed_after_a_loss_of_redis_loses_nothing": declared("requeue."),
+    "test_a_mending_load_killed_in_the_middle_goes_on": declared("mend."),
     "test_a_redo_killed_anywhere_goes_on": declared("redo."),
     "test_a_killed_export_leaves_no_half_file": declared("export."),
     "test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing": declared("outbox."),

@@ -9,7 +9,7 @@ from common.ids import Item, RunName
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import SUFFIXES, WRITER, codec_for
 from common.parts.chain import fix_format
-from common.prove import MAX_PROBLEMS, committed_items, prove
+from common.prove import MAX_PROBLEMS, Harm, committed_items, prove
 from common.queue.failures import FailureInfo
 from consumer.sink.commit import PartWriter
 from consumer.sink.finish import DeadLetters, write_end
@@ -149,6 +149,34 @@ def test_damage_is_found_and_its_object_named(name):
     proof = prove(store, RUN)
     assert any(where in problem for problem in proof.problems), proof.problems
     assert proof.unique == (name != "an item is there twice")
+
+
+HARM = {
+    "a part is overwritten": Harm.PART,
+    "a part is gone": Harm.PART,
+    "the last part is gone": Harm.ITEMS,
+    "an item is there twice": Harm.PART,
+    "a part is replaced": Harm.PART,
+    "a stray file": Harm.STRAY,
+    "an index is gone": Harm.INDEX,
+    "an index lies": Harm.INDEX,
+    "a shard is gone": Harm.INPUT,
+    "failed.jsonl is gone": Harm.END,
+    "_SUCCESS lies": Harm.END,
+    "the manifest is gone": Harm.END,
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+def test_what_a_problem_is_about_is_told(name):
+    store = make_run()
+    DAMAGES[name][0](store)
+    harm = prove(store, RUN).harm
+    assert HARM[name] in harm
+    if HARM[name] in {Harm.STRAY, Harm.INDEX, Harm.INPUT}:
+        assert set(harm) == {HARM[name]}
+    if HARM[name] in {Harm.ITEMS, Harm.END}:
+        assert set(harm) <= {Harm.ITEMS, Harm.END}
 
 
 def test_thousands_of_problems_are_counted():

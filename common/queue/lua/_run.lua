@@ -54,8 +54,9 @@ local function remember(worker, operation, request, answer)
   return answer
 end
 
--- Returns the server's time as RQ writes it.
-local function iso()
+-- Returns a time {s, us} as RQ writes it: the server's, if none is given.
+local function iso(at)
+  local clock = at or clock
   local days, year, month = math.floor(clock[1] / DAY), 1970, 1
   local function leap() return (year % 4 == 0 and year % 100 ~= 0 or year % 400 == 0) and 1 or 0 end
   while days >= 365 + leap() do
