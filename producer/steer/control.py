@@ -86,29 +86,43 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
     )
 
 
-def ask(run: str, settings: Settings, call: Callable[[Runs, RunInfo], Awaitable[T]]) -> T:
-    """Call with the run as Redis knows it.
+def ask(
+    run: str,
+    settings: Settings,
+    call: Callable[[Runs, RunInfo], Awaitable[T]],
+    *,
+    absent: Callable[[], T] | None = None,
+) -> T:
+    """Call with the run as Redis knows it; where it does not, return what ``absent`` does.
 
     Raises:
-        UsageError: it does not.
+        UsageError: it does not know the run, and there is no ``absent``.
         QueueError: Redis cannot be used.
     """
     name: RunName = run_name(run)
 
-    async def go() -> T:
+    async def go() -> tuple[T] | None:
         async with await connect(settings, name="control") as client:
             runs = Runs(client, settings.limits())
             info = await runs.get(name)
-            if info is None:
-                raise UsageError(
-                    f"Redis has no run {name}.",
-                    why="It was never loaded there, or Redis lost it.",
-                    fix="gen-producer status    lists the runs"
-                    f"    (if Redis lost it: gen-producer load --run {run})",
-                )
-            return await call(runs, info)
+            return None if info is None else (await call(runs, info),)
 
-    return asyncio.run(go())
+    answer = asyncio.run(go())
+    if answer is not None:
+        return answer[0]
+    if absent is None:
+        raise not_in_redis(name)
+    return absent()
+
+
+def not_in_redis(run: RunName) -> UsageError:
+    """Return the error that says that Redis does not know a run."""
+    return UsageError(
+        f"Redis has no run {run}.",
+        why="It was never loaded there, or Redis lost it.",
+        fix="gen-producer status    lists the runs"
+        f"    (if Redis lost it: gen-producer load --run {run})",
+    )
 
 
 def done(console: Console, run: str, outcome: str, words: str, **more: int | str) -> int:

@@ -16,6 +16,7 @@ from common.records import Verdict
 from common.s3 import open_store
 from producer.manifest import find_manifest
 from producer.steer.control import JSON_VERSION, ask, done
+from producer.steer.lost import LostRun
 from producer.trace.names import is_number, matches_of
 from producer.trace.words import indented
 
@@ -42,12 +43,20 @@ def run_requeue(
 ) -> int:
     """Queue dead letters again; a finished run is opened for it, its _SUCCESS taken away first.
 
+    Where Redis has lost a finished run, it is put back from storage.
+
     Raises:
-        UsageError: there is no such class, or no such item.
+        UsageError: there is no such class, no such item, or Redis lacks a run that goes on.
+        VerifyError: Redis lacks it, and storage does not prove how it ended.
     """
     verdict = verdict_of(reason)
     items = _items(run, ids, settings)
-    dead = ask(run, settings, lambda runs, info: _dead(runs, info, items))
+    dead = ask(
+        run,
+        settings,
+        lambda runs, info: _dead(runs, info, items),
+        absent=lambda: LostRun(run, settings, console).by_class(items),
+    )
     count = sum(n for name, n in dead.items() if verdict in (None, name))
     if dry_run:
         words = (
@@ -55,15 +64,7 @@ def run_requeue(
         )
         return done(console, run, "dry-run", words, requeued=0, dead=count, would_queue=count)
     if not count:
-        words = f"Run {run} has {_letters(0, reason, ids)}."
-        kept = ask(run, settings, lambda runs, info: runs.sample(info.run)).verdicts
-        if ids:
-            words += f"\nWhere they are: gen-producer trace {run} {ids[0]}"
-        elif reason and (flagged := kept.get(reason)):
-            words += (
-                f"\n{flagged:,} completions are kept as {reason}. To do them again: gen-producer"
-                f" requeue {run} --reason {reason} --max-tokens N"
-            )
+        words = _none(run, settings, reason, ids)
         return done(console, run, "none", words, requeued=0, dead=0)
 
     async def requeue(runs: Runs, info: RunInfo) -> int:
@@ -78,8 +79,31 @@ def run_requeue(
                     raise
                 info = found
 
-    given = ask(run, settings, requeue)
+    given = ask(
+        run,
+        settings,
+        requeue,
+        absent=lambda: LostRun(run, settings, console).requeue(verdict, items),
+    )
     return done(console, run, "requeued", f"{given:,} items are queued again.", requeued=given)
+
+
+def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) -> str:
+    """Return what to say where nothing is dead of what was asked for."""
+    words = f"Run {run} has {_letters(0, reason, ids)}."
+    if ids:
+        return f"{words}\nWhere they are: gen-producer trace {run} {ids[0]}"
+    kept = ask(run, settings, _verdicts, absent=dict[str, int])
+    if reason and (flagged := kept.get(reason)):
+        words += (
+            f"\n{flagged:,} completions are kept as {reason}. To do them again: gen-producer"
+            f" requeue {run} --reason {reason} --max-tokens N"
+        )
+    return words
+
+
+async def _verdicts(runs: Runs, info: RunInfo) -> dict[str, int]:
+    return (await runs.sample(info.run)).verdicts
 
 
 async def _dead(runs: Runs, info: RunInfo, items: Sequence[Item]) -> dict[str, int]:
@@ -128,8 +152,10 @@ def run_failed(
 ) -> int:
     """Show dead letters by reason, at most ``limit`` examples of each.
 
+    Of a finished run that Redis has lost, failed.jsonl tells them.
+
     Raises:
-        UsageError: there is no such class.
+        UsageError: there is no such class, or Redis lacks a run that goes on.
     """
     verdict = verdict_of(reason)
 
@@ -137,7 +163,12 @@ def run_failed(
         by_class, some = await runs.dead_examples(info.run, each=limit, verdict=verdict)
         return by_class, await runs.reasons(info.run, some)
 
-    by_class, found = ask(run, settings, gather)
+    by_class, found = ask(
+        run,
+        settings,
+        gather,
+        absent=lambda: LostRun(run, settings, console).examples(verdict, each=limit),
+    )
     samples = _samples(run, settings) if found else None
     rows = {one.item: one.item // samples + 1 if samples else None for one in found}
     shown = {name: n for name, n in by_class.items() if verdict in (None, name)}

@@ -173,12 +173,13 @@ def next_command(life: Life) -> str:
     run, state, answer = life.run, life.state, life.answer
     place = state.place if state else ""
     unstored = answer is None or answer.part is None
-    lost = state is None and not (answer or life.letter or life.finished)
+    lost = state is None and not (answer or life.finished)
+    dead = place == "dead" or (state is None and life.letter is not None and life.finished)
     flawed = answer is not None and answer.verdict != Verdict.OK
     rules = (  # the first that holds
         (lost, f"load --run {run}    puts back what is missing"),
         (place in ("nowhere", "dropped", "not loaded"), f"load --run {run}"),
-        (place == "dead", f"requeue {run} --id {life.item}"),
+        (dead, f"requeue {run} --id {life.item}"),
         (place == "committed" and unstored, f"verify {run}"),
         (
             life.counts and flawed,

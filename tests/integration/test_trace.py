@@ -136,6 +136,7 @@ def test_storage_alone_tells_of_parts_dead_letters_and_child_runs(producer, stor
     dead = producer("trace", "fam", "8").out
     assert "now: dead: empty" in dead
     assert "the answer is empty" in dead
+    assert "Next: gen-producer requeue fam --id 8" in dead
     store.delete(RunPaths(RunName("fam")).success)
     store.delete(RunPaths(RunName("fam")).failed)
     lost = producer("trace", "fam", "8").out
