@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec, Launch
 
 LOG_BYTES = 16 << 20
+_MARK = "genq: an engine starts:"  # with the time and its flags; earlier lines are of earlier ones
 _TAIL_BYTES = 64 << 10
 _KILL_SECONDS = 10.0
 _PORT_SECONDS = 30.0
@@ -42,18 +44,17 @@ class EngineProcess:
         """Start the engine in a session of its own, and record it before anything can go wrong.
 
         Raises:
-            EngineError: the port is taken, or there is no way to start a process.
+            EngineError: the port is taken, or there is no way to start a process or to log it.
         """
-        path = log_path(spec)
-        await asyncio.to_thread(private_folder, path.parent)
         if not await port_free(spec.host, spec.port, seconds=0.0):
             raise EngineError(
                 f"Port {spec.port} on {spec.host} is taken; the engine cannot listen there.",
                 why=f"See who has it: ss -ltnp 'sport = :{spec.port}'",
                 fix="End that process, or choose another port: --port 0 takes a free one.",
             )
-        command = (sys.executable, "-I", "-S", guard.__file__, str(path), str(LOG_BYTES))
+        command = (sys.executable, "-I", "-S", guard.__file__, str(log_path(spec)), str(LOG_BYTES))
         try:
+            await asyncio.to_thread(mark_start, spec)
             process = await asyncio.create_subprocess_exec(
                 *command,
                 *launch.argv,
@@ -107,8 +108,8 @@ class EngineProcess:
             await asyncio.wait_for(self._process.wait(), seconds)
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of the engine's log (reads a file; at most 64 kB)."""
-        return tail(self.log)
+        """Return the last lines that this engine wrote (reads a file; at most 64 kB of it)."""
+        return last_start(tail(self.log))
 
 
 def log_path(spec: EngineSpec) -> Path:
@@ -125,6 +126,28 @@ def tail(path: Path) -> list[str]:
             return file.read().decode(errors="replace").splitlines()
     except OSError:
         return []
+
+
+def mark_start(spec: EngineSpec) -> None:
+    """Write into the log that another engine starts: it outlives engines, and consumers.
+
+    Raises:
+        OSError: it cannot be written. What stands in it would pass for this engine's words.
+    """
+    path = log_path(spec)
+    private_folder(path.parent)
+    line = f"{_MARK} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {' '.join(spec.flags)}\n"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+def last_start(lines: Sequence[str]) -> list[str]:
+    """Return what a log says since the last mark; all, where that is further back."""
+    marks = [at for at, line in enumerate(lines) if line.startswith(_MARK)]
+    return list(lines[marks[-1] + 1 :] if marks else lines)
 
 
 def session_members(sid: int) -> list[int]:

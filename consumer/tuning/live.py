@@ -15,6 +15,7 @@ from common.errors import EngineError, Exit
 from common.redis_client import connect_sync
 from consumer.daemon import Consumer, Parts, Plan
 from consumer.engine.life import UnfitError
+from consumer.engine.process import mark_start
 from consumer.engine.states import EngineState
 from consumer.engine.supervisor import Supervisor
 from consumer.leases.outbox import Tally
@@ -28,7 +29,6 @@ from consumer.tuning.trial import (
     Checks,
     Order,
     default_window,
-    mark_start,
     measured,
     once_only,
     refused,

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from common.errors import EngineError
 from consumer.engine import guard
 from consumer.engine.api import EngineSpec, Launch
 from consumer.engine.launch import sglang_launch
@@ -20,10 +21,10 @@ def spec_in(folder, **fields) -> EngineSpec:
     return EngineSpec(**{**values, "state_dir": folder, **fields})
 
 
-async def run(folder, code, **env):
+async def run(folder, code, **fields):
     """Run Python code as if it were an engine; returns its exit code and its log."""
-    spec = spec_in(folder)
-    launch = Launch((sys.executable, "-c", code), {guard.KEY_VARIABLE: spec.api_key, **env})
+    spec = spec_in(folder, **fields)
+    launch = Launch((sys.executable, "-c", code), {guard.KEY_VARIABLE: spec.api_key})
     process = await EngineProcess.start(launch, spec)
     async with asyncio.timeout(30):
         returncode = await process.wait()
@@ -64,6 +65,24 @@ def test_the_log_is_bounded_and_keeps_the_newest(tmp_path):
     assert set(sizes) == {"x.log", "x.log.1"}
     assert max(sizes.values()) < 1100
     assert "line 299" in (tmp_path / "x.log").read_text() + (tmp_path / "x.log.1").read_text()
+
+
+async def test_a_log_names_each_start_and_the_last_lines_are_of_the_last_one(tmp_path):
+    spec = spec_in(tmp_path, gpu=3)
+    for words in ("first", "second"):
+        flags = ("--word", words)
+        _, lines = await run(tmp_path, f"print({words!r})", gpu=3, flags=flags)
+        assert lines == [words]
+    marks = [line for line in tail(log_path(spec)) if line.startswith("genq: ")]
+    assert [line.split()[-2:] for line in marks] == [["--word", "first"], ["--word", "second"]]
+
+
+async def test_an_engine_whose_log_cannot_be_written_is_not_started(tmp_path):
+    spec = spec_in(tmp_path)
+    log_path(spec).mkdir(parents=True)
+    with pytest.raises(EngineError) as refusal:
+        await EngineProcess.start(Launch((sys.executable, "-c", ""), {}), spec)
+    assert str(log_path(spec)) in refusal.value.why
 
 
 def test_the_tail_of_a_missing_log_is_empty(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from common.errors import ConflictError, EngineError
 from common.records import Sampling
 from consumer.engine.api import GenerateRequest
-from consumer.engine.process import port_free, session_members
+from consumer.engine.process import log_path, port_free, session_members
 from consumer.engine.states import EngineState as S
 from consumer.engine.supervisor import Signals, StartBudget, Supervisor, UnfitError
 from tests.support.fake_engine import FakeSglang, fake_spec, fake_state, running_fake, set_faults
@@ -194,6 +194,22 @@ async def test_a_failure_that_lasts_is_fatal_at_once(tmp_path):
             await it.supervisor.wait_ready()
         assert it.supervisor.incarnation == 1
         assert "--no-such-flag" in it.supervisor.last_error.why
+
+
+@pytest.mark.row("B4")
+@pytest.mark.parametrize("words", ["No module named 'sglang'", "CUDA out of memory"])
+async def test_the_last_words_of_an_earlier_engine_explain_no_later_death(tmp_path, words):
+    """The log outlives engines, and consumers: what one of last week said is in it, too."""
+    spec = fake_spec(tmp_path, "--refuse", "bye")
+    log_path(spec).parent.mkdir(mode=0o700)
+    log_path(spec).write_text(f"Error: {words}\n")
+    async with supervised(spec) as it:
+        with pytest.raises(EngineError) as refusal:
+            await it.supervisor.wait_ready()
+        assert it.supervisor.incarnation == BUDGET.attempts  # it was tried again
+        assert refusal.value.why == "bye"
+        assert refusal.value.fix == f"Read its log: {log_path(spec)}"
+        assert it.supervisor.lowered == []
 
 
 async def test_a_start_that_failed_once_is_tried_again(tmp_path):
