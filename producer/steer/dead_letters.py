@@ -91,9 +91,11 @@ def run_requeue(
 def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) -> str:
     """Return what to say where nothing is dead of what was asked for."""
     words = f"Run {run} has {_letters(0, reason, ids)}."
+    state, kept = ask(run, settings, _standing, absent=lambda: ("", {}))
+    if state == "loading":  # as a requeue leaves it that was killed while it put the run back
+        return f"{words}\nIt is not loaded whole: gen-producer load --run {run}"
     if ids:
         return f"{words}\nWhere they are: gen-producer trace {run} {ids[0]}"
-    kept = ask(run, settings, _verdicts, absent=dict[str, int])
     if reason and (flagged := kept.get(reason)):
         words += (
             f"\n{flagged:,} completions are kept as {reason}. To do them again: gen-producer"
@@ -102,8 +104,8 @@ def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) 
     return words
 
 
-async def _verdicts(runs: Runs, info: RunInfo) -> dict[str, int]:
-    return (await runs.sample(info.run)).verdicts
+async def _standing(runs: Runs, info: RunInfo) -> tuple[str, dict[str, int]]:
+    return info.state, (await runs.sample(info.run)).verdicts
 
 
 async def _dead(runs: Runs, info: RunInfo, items: Sequence[Item]) -> dict[str, int]:

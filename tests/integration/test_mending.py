@@ -311,6 +311,8 @@ async def test_a_requeue_killed_after_a_loss_of_redis_loses_nothing(lab, ask, pr
     words = ("requeue", RUN, "--reason", "too_long")
     await asyncio.to_thread(producer.killed_at, name, *words)
     assert not marked(lab.job)
+    if name == "requeue.after_buried":
+        assert "not loaded whole: gen-producer load --run rows" in (await ask(*words)).out
     await ask("load", "--run", RUN)
     await look_anew(lab)
     dead = (await lab.job.counts()).dead
