@@ -9,7 +9,7 @@
     |  |- QueueFullError          Redis is at its maxmemory: the same call works once there is room
     |  `- QueueAwayError          Redis does not answer: it may be down, or not up yet
     |- StoreError             5   object storage cannot be used as asked
-    |  `- StoreAwayError          it does not answer: it may be down, or not up yet
+    |  `- StoreAwayError          it does not answer: it may be down, not up yet, or too busy
     |- EngineError            6   the engine cannot be used
     |- ConflictError          7   a name is taken, a data set changed, a run is over, a GPU is busy
     |- DeadLettersError       8   finished, but some items are dead-lettered
@@ -101,7 +101,7 @@ class StoreError(GenqError):
 
 
 class StoreAwayError(StoreError):
-    """Object storage does not answer; the same call may work later."""
+    """Object storage does not answer, or that it cannot now; the same call may work later."""
 
 
 class EngineError(GenqError):

@@ -47,6 +47,8 @@ _FINAL = (  # a repeat of the same call cannot help
     | _TOKEN
 )
 
+_TOO_MANY, _FAILED = 429, 500  # statuses of S3 errors: too many calls; from here on, its own fault
+
 
 def worth_a_retry(error: Exception) -> bool:
     """Tell whether the same call may succeed in a moment."""
@@ -87,9 +89,12 @@ def refusal(error: BaseException, *, verb: str, key: str, url: str, endpoint: st
 
 
 def _away(error: BaseException) -> bool:
-    """Return whether nothing answered, or a server that is only starting."""
+    """Return whether nothing answered, or a server that is only starting, or too busy."""
     if isinstance(error, urllib3.exceptions.SSLError):
         return False
+    if isinstance(error, S3Error):
+        status = getattr(error.response, "status", 0)
+        return worth_a_retry(error) and (status >= _FAILED or status == _TOO_MANY)
     return isinstance(error, (ServerError, urllib3.exceptions.HTTPError, OSError))
 
 

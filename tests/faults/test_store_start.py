@@ -106,6 +106,19 @@ def test_what_other_stores_refuse_is_explained(settings, store_proxy, refusal, o
 
 
 @pytest.mark.row("E8")
+@pytest.mark.parametrize("failure", ["503", "500", "429"])
+def test_a_store_that_is_too_busy_is_waited_for_as_one_that_is_away(
+    settings, store_proxy, monkeypatch, failure
+):
+    monkeypatch.setattr("common.s3.store.RETRY_ATTEMPTS", 1)
+    store = open_store(settings.model_copy(update={"s3_endpoint": store_proxy.url}))
+    store_proxy.fail(failure, on={GET, HEAD})
+    for call in (store.get, store.stat):
+        with pytest.raises(StoreAwayError):
+            call("some/object")
+
+
+@pytest.mark.row("E8")
 def test_missing_keys_are_named(settings, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setattr("common.s3.credentials._METADATA_SECONDS", 0.2)
