@@ -284,21 +284,33 @@ class Consumer:
             trouble.over()
             if {active.info.run for active in self.catalogue.active} - before:
                 self.pump.nudge()
-            if finished and self.catalogue.refused:
-                raise EngineError(
-                    "The engine answers otherwise than the first one of the run.",
-                    why="Left alone: " + ", ".join(sorted(self.catalogue.refused)) + ".",
-                    fix="Serve it with the engine, release and flags that it was begun with.",
-                )
-            if finished and self.catalogue.unequal:
-                raise EngineError(
-                    "The run asks for equal tokens, and this engine does not promise them.",
-                    why="Left alone: " + ", ".join(sorted(self.catalogue.unequal)) + ".",
-                    fix="Start the consumer with --reproducible (about half as fast).",
-                )
             if finished:
+                self._refuse_to_be_done()
                 log.info("nothing is left to lease")
                 self._stopping.ask(Exit.DONE)
+
+    def _refuse_to_be_done(self) -> None:
+        """Raise why a burst did not serve a run that it was there for, if there is one.
+
+        Raises:
+            StoreError: what the run is cannot be read, and waiting does not help.
+            EngineError: the run is not for an engine such as this one.
+        """
+        catalogue = self.catalogue
+        for error in catalogue.unreadable.values():
+            raise error
+        if catalogue.refused:
+            raise EngineError(
+                "The engine answers otherwise than the first one of the run.",
+                why="Left alone: " + ", ".join(sorted(catalogue.refused)) + ".",
+                fix="Serve it with the engine, release and flags that it was begun with.",
+            )
+        if catalogue.unequal:
+            raise EngineError(
+                "The run asks for equal tokens, and this engine does not promise them.",
+                why="Left alone: " + ", ".join(sorted(catalogue.unequal)) + ".",
+                fix="Start the consumer with --reproducible (about half as fast).",
+            )
 
     async def _read_runs(self) -> bool:
         """Read the runs; return whether it is known now which of them the engine may serve.
@@ -315,8 +327,11 @@ class Consumer:
         return True
 
     async def _nothing_left(self) -> bool:
-        """Return whether a burst has come to its end: none runs, none can be leased."""
-        if self._facts is None:
+        """Return whether a burst has come to its end: none runs, none can be leased.
+
+        An outage of the store is waited for, with a run's prompts as with what the run is.
+        """
+        if self._facts is None or self.catalogue.store_away:
             return False
         if self.pump.in_flight or len(self.outbox) or len(self.keeper):
             return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import StoreError
+from common.errors import StoreAwayError, StoreError
 from common.model import model_name
 from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LEASABLE = frozenset({"loading", "open"})
 OVER = frozenset({"closed", "cancelled"})
 NO_RUN = "no run to serve"
+UNREADABLE = "its run cannot be read from object storage"
 UNEQUAL = "its run asks for equal tokens: start the consumer with --reproducible"
 
 log = structlog.get_logger()
@@ -100,6 +101,7 @@ class Catalogue:
         self.active: list[ActiveRun] = []
         self.refused: set[RunName] = set()  # this engine answers otherwise than their first one
         self.unequal: set[RunName] = set()  # they ask for equal tokens, which this engine has not
+        self.unreadable: dict[RunName, StoreError] = {}  # what they are is not known, and why
         self.suspended = False
 
     async def look(self) -> None:
@@ -126,7 +128,14 @@ class Catalogue:
         served = self.served(facts)
         active = [await self._activate(info, facts) for info in served]
         self.active = [run for run in active if run is not None]
-        self.unequal.intersection_update(info.run for info in served)
+        self._forget_all_but({info.run for info in served})
+
+    def _forget_all_but(self, served: Collection[RunName]) -> None:
+        """Nobody waits for a run that is over, whatever kept this engine from it."""
+        self.unequal.intersection_update(served)
+        self.refused.intersection_update(served)
+        for run in self.unreadable.keys() - served:
+            del self.unreadable[run]
 
     def served(self, facts: EngineFacts) -> list[RunInfo]:
         """Return the known runs that may be leased from and that the engine may serve."""
@@ -139,9 +148,16 @@ class Catalogue:
             return "suspended"
         if self.active:
             return ""
+        if self.unreadable:
+            return UNREADABLE
         if self.unequal:
             return UNEQUAL
         return "its answers differ from the run's first engine" if self.refused else NO_RUN
+
+    @property
+    def store_away(self) -> bool:
+        """Whether a run may be leased from as soon as object storage answers again."""
+        return any(isinstance(error, StoreAwayError) for error in self.unreadable.values())
 
     def names(self, facts: EngineFacts | None) -> list[RunName]:
         """Return the runs to be registered for: those asked for, or those of the model.
@@ -186,8 +202,12 @@ class Catalogue:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
+            self.unreadable[info.run] = error
             self._leave_alone(info.run, error.what, error.why, error.fix)
             return None
+        if trouble := self.unreadable.pop(info.run, None):
+            self._said.discard((info.run, trouble.what))
+            log.info("run can be read again", run=info.run)
         if manifest.settings.reproducible and not facts.deterministic:
             self.unequal.add(info.run)
             self._leave_alone(

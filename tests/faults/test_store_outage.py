@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 import stamina
 
+from common.errors import Exit, StoreError
+from common.ids import RunName
+from common.objectstore import RunPaths
 from common.s3 import open_store
 from consumer.sink import outage
 from consumer.sink.batcher import Bounds
-from tests.support.consumers import world_of
+from tests.support.consumers import SECONDS, world_of
 from tests.support.fake_engine import running_fake
+from tests.support.s3_exchange import GET
 from tests.support.servers import eventually
 from tests.support.sinks import Job, LocalLab, proven
 
@@ -85,3 +92,32 @@ async def test_an_outage_of_an_hour_stops_consumers_at_the_mark_and_loses_nothin
 async def full(job):
     counts = await job.counts()
     return counts.generated >= MARK and not counts.leased
+
+
+@pytest.mark.row("E3")
+@pytest.mark.parametrize("failure", ["reset", "503"])
+async def test_a_burst_outlasts_a_store_that_does_not_say_what_its_run_is(
+    world, engine, store_proxy, failure
+):
+    await world.load(10)
+    settings = world.settings.model_copy(update={"s3_endpoint": store_proxy.url})
+    store_proxy.fail(failure, on={GET}, path="/run.json")
+    with stamina.set_testing(True, attempts=1):
+        serving = replace(world, settings=settings).serving(burst=True, url=engine.url)
+        async with serving as burst:
+            await eventually(lambda: store_proxy.count(GET, fault=failure) > 2, 60)
+            assert not burst.task.done()
+            store_proxy.mend()
+            assert await asyncio.wait_for(burst.task, SECONDS) == Exit.DONE
+    assert (await world.counts()).generated == 10
+
+
+async def test_a_burst_ends_with_the_error_of_a_run_that_cannot_be_read_after_all_others(
+    world, engine
+):
+    for run in ("gone", "one"):
+        await world.load(5, run)
+    world.store.delete(RunPaths(RunName("gone")).run_json)
+    with pytest.raises(StoreError, match=r"gone/run\.json is not there"):
+        await world.burst(url=engine.url)
+    assert (await world.counts()).generated == 5

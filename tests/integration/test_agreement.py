@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 
@@ -18,6 +19,7 @@ from consumer.engine.supervisor import StartBudget
 from producer.status.data import Watcher
 from producer.status.state import next_command, state_of
 from producer.status.view import screen
+from tests.support.consumers import SECONDS
 from tests.support.fake_engine import FakeSglang
 from tests.support.servers import eventually
 
@@ -61,10 +63,28 @@ async def test_an_engine_that_answers_otherwise_than_the_runs_first_one_leaves_i
     assert (await world.counts()).generated == 30
 
 
+OTHER = (Probe("What is the capital of France?", "uncached", "x", (1, 2), (-0.1, -9.0)),)
+
+
+async def test_a_burst_does_not_end_with_a_refusal_of_a_run_that_is_over(world, launched) -> None:
+    await world.load(3)
+    world.sync.set(RunKeys(RunName("one")).reference, pack(OTHER))
+    await world.load(30, "two")
+    async with world.serving(burst=True, honesty=True, budget=BUDGET, flags=SLOW) as serving:
+        await eventually(lambda: _refused(world), 60)
+        await world.runs.cancel(RunName("one"))
+        assert await asyncio.wait_for(serving.task, SECONDS) == Exit.DONE
+    assert (await world.counts("two")).generated == 30
+
+
+async def _refused(world) -> bool:
+    workers = await world.runs.workers()
+    return any(world.sync.hget(gauges_key(one.name), "refused") == b"one" for one in workers)
+
+
 async def test_status_says_that_engines_answer_otherwise(world, launched) -> None:
     await world.load(3)
-    reference = (Probe("What is the capital of France?", "uncached", "x", (1, 2), (-0.1, -9.0)),)
-    world.sync.set(RunKeys(RunName("one")).reference, pack(reference))
+    world.sync.set(RunKeys(RunName("one")).reference, pack(OTHER))
     async with world.serving(honesty=True, budget=BUDGET):
 
         async def said() -> bool:

@@ -7,9 +7,10 @@ import contextlib
 
 import pytest
 import redis.asyncio
+import structlog
 
 from common.codec import compress, dumps
-from common.errors import QueueError
+from common.errors import QueueError, StoreAwayError
 from common.ids import RunName, Token, WorkerName, new_nonce
 from common.keys import RunKeys
 from common.objectstore import RunPaths
@@ -17,7 +18,7 @@ from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, RunSettings, Verdict
 from consumer.engine.api import EngineFacts
-from consumer.leases.catalogue import Catalogue, serves
+from consumer.leases.catalogue import NO_RUN, UNEQUAL, UNREADABLE, Catalogue, serves
 from consumer.leases.fetcher import Fetcher
 from consumer.leases.keeper import Keeper
 from consumer.leases.outbox import Outbox
@@ -28,6 +29,11 @@ from tests.support.servers import eventually
 FACTS = EngineFacts("sglang", "0", "tiny", "", 300, 200, 8, None)
 TINY = RunSettings(model="some/where/tiny", model_fingerprint="")
 WORKER = WorkerName("w1")
+
+
+def catalogue_of(client, store, **more) -> Catalogue:
+    limits = QueueLimits()
+    return Catalogue(client, Runs(client, limits), store, limits, **more)
 
 
 class Leases:
@@ -130,6 +136,54 @@ async def test_a_shard_with_other_bytes_is_refused(client, store) -> None:
         assert await leases.fetch(5) == []
         await leases.outbox.drained()
     assert (await counts(client, "one")).queued == 1
+
+
+async def test_what_keeps_a_consumer_from_a_run_is_forgotten_when_the_run_is_over(
+    client, store
+) -> None:
+    async def objection(_info) -> str:
+        return "it answers otherwise"
+
+    runs, catalogue = Runs(client, QueueLimits()), catalogue_of(client, store, objection=objection)
+    equal = RunSettings(model="tiny", model_fingerprint="", reproducible=True)
+    for name, settings in (("refused", TINY), ("unequal", equal), ("unreadable", TINY)):
+        await enqueue_run(client, store_rows(store, name, rows_of("a"), settings))
+    store.delete(RunPaths(RunName("unreadable")).run_json)
+    await catalogue.refresh(FACTS)
+    assert (catalogue.refused, catalogue.unequal) == ({"refused"}, {"unequal"})
+    assert set(catalogue.unreadable) == {"unreadable"}
+    closed = [catalogue.closed]
+    for name in ("unreadable", "unequal", "refused"):
+        await runs.cancel(RunName(name))
+        await catalogue.refresh(FACTS)
+        closed.append(catalogue.closed)
+    assert closed[:2] == [UNREADABLE, UNEQUAL]
+    assert "differ" in closed[2]
+    assert closed[3] == NO_RUN
+
+
+async def test_a_run_whose_store_was_away_is_served_when_it_is_back(
+    client, store, monkeypatch
+) -> None:
+    await enqueue_run(client, store_rows(store, "one", rows_of("a"), TINY))
+    catalogue, get = catalogue_of(client, store), store.get
+
+    def away(_key) -> bytes:
+        raise StoreAwayError("it does not answer")
+
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            monkeypatch.setattr(store, "get", away)
+            for _ in range(3):
+                await catalogue.refresh(FACTS)
+            assert (catalogue.closed, catalogue.store_away) == (UNREADABLE, True)
+            monkeypatch.setattr(store, "get", get)
+            catalogue._manifests.clear()
+            await catalogue.refresh(FACTS)
+            assert (catalogue.closed, catalogue.store_away) == ("", False)
+            catalogue._manifests.clear()
+    said = [one["event"] for one in logs]
+    assert said == 2 * ["run left alone", "run can be read again"]  # each outage once
 
 
 async def test_results_failures_and_releases_reach_the_queue(client, store) -> None:
