@@ -294,6 +294,7 @@ class RunInfo:
     hold_reason: str = ""
     settings: str = ""  # digest of all settings and the number of items; "": not known
     store: str = ""  # URL of the object storage that holds it; "": not known
+    closing: str = ""  # names the last time that it was closed, if it ever was
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import structlog
 
 from common.errors import EngineError, Exit, QueueError
 from common.ids import RunName, WorkerName, item_of_job
+from common.queue.run_list import OVER
 from consumer.agreement import Agreement
 from consumer.display import Display, Once
 from consumer.engine.states import EngineState
@@ -24,7 +25,7 @@ from consumer.generation.client import Client
 from consumer.generation.pump import Pump, PumpSignals
 from consumer.generation.render import Prompts
 from consumer.generation.runner import Ready, Runner
-from consumer.leases.catalogue import OVER, Catalogue
+from consumer.leases.catalogue import Catalogue
 from consumer.leases.fetcher import Fetcher
 from consumer.leases.keeper import Keeper
 from consumer.leases.outbox import Outbox

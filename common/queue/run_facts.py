@@ -45,11 +45,16 @@ def run_info(run: RunName, facts: Mapping[str, str]) -> RunInfo:
             hold_reason=facts.get("hold_reason", ""),
             settings=facts.get("settings", ""),
             store=facts.get("store", ""),
+            closing=_closing(facts),
         )
     except (KeyError, ValueError) as error:
         raise QueueError(
             f"What Redis holds of run {run} cannot be read.", why=str(error)
         ) from error
+
+
+def _closing(facts: Mapping[str, str]) -> str:
+    return f"{facts['epoch']}-{facts.get('closing', 0)}-{facts.get('closed', 0)}"
 
 
 def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
@@ -99,7 +104,7 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         hold_reason=(facts["state"] == "held" and canary.cause) or facts.get("hold_reason", ""),
         canary=canary,
         priority=int(facts["priority"]),
-        closing=f"{facts['epoch']}-{facts.get('closing', 0)}-{facts.get('closed', 0)}",
+        closing=_closing(facts),
         at=now_ms / 1000,
         oldest_wait=overdue_ms / 1000,
         since_lease=since("last_lease"),

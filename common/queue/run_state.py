@@ -13,12 +13,13 @@ from redis.exceptions import RedisError
 from common.audit import check_counts
 from common.errors import RunClosedError
 from common.ids import Epoch, Item, RunName, WorkerName, item_of_job, new_epoch
-from common.keys import RQ_SUSPENDED, RUNS, RunKeys
+from common.keys import RQ_SUSPENDED, RunKeys
 from common.queue import workers
 from common.queue.canary import canary_facts
 from common.queue.failures import FailureInfo, read_reasons
 from common.queue.item_state import read_item
 from common.queue.run_facts import run_counts, run_info, texts, texts_of
+from common.queue.run_list import RunList
 from common.queue.same_run import refuse_other, settings_digest
 from common.queue.scan import has_bit, open_bitmap, set_bits
 from common.queue.scripts import ANY_EPOCH, Scripts, explain, run_is_over
@@ -107,10 +108,7 @@ class Runs:
 
     async def list(self) -> list[RunInfo]:
         """Return all runs: the highest priority first, then the oldest."""
-        names = await self._ask(RunName("*"), self._redis.zrange(RUNS, 0, -1))
-        found = [await self.get(RunName(name.decode())) for name in names]
-        runs = [info for info in found if info]
-        return sorted(runs, key=lambda info: (-info.priority, info.created))
+        return await RunList(self._redis).look()
 
     async def sample(self, run: RunName) -> RunCounts:
         """Return where the run's items are.

@@ -12,6 +12,7 @@ from common.errors import StoreAwayError, StoreError
 from common.model import model_name
 from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue
+from common.queue.run_list import OVER, RunList
 from common.queue.standing import stop_of
 from consumer.leases.rundata import read_manifest
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineFacts
 
 LEASABLE = frozenset({"loading", "open"})
-OVER = frozenset({"closed", "cancelled"})
 NO_RUN = "no run to serve"
 UNREADABLE = "its run cannot be read from object storage"
 UNEQUAL = "its run asks for equal tokens: start the consumer with --reproducible"
@@ -88,6 +88,7 @@ class Catalogue:
     ) -> None:
         self._redis = redis
         self._runs = runs
+        self._list = RunList(redis)
         self._store = store
         self._limits = limits
         self._only = frozenset(only)
@@ -111,7 +112,7 @@ class Catalogue:
             QueueError: Redis did not answer; what was known stays.
         """
         self.suspended = await self._runs.suspended()
-        self.infos = await self._runs.list()
+        self.infos = await self._list.look()
         live = {(info.run, info.epoch) for info in self.infos}
         self._queues = {key: queue for key, queue in self._queues.items() if key in live}
 

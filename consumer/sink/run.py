@@ -29,6 +29,7 @@ from consumer.sink.ending import Ending
 from consumer.sink.intake import Intake
 from consumer.sink.outage import StoppingError, pause
 from consumer.sink.recover import Ledger
+from consumer.sink.rest import Rest
 from consumer.sink.tools import Calls
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
 LOOK_SECONDS = 0.5  # between looks at a run's counts
-END_SECONDS = 10.0  # between looks at an end that was written: it may have been taken away
 BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
 FLUSH_SECONDS = 20.0  # what a last commit may take after SIGTERM
 declare("sink.read", "sink.commit.before", "sink.commit.after", "sink.closed")
@@ -77,7 +77,7 @@ class RunSink:
         self._open: _Open | None = None
         self._closed = info.state == "closed"
         self._ended = ""  # the closing whose end was seen or written
-        self._end_at = 0.0  # when to look at it again
+        self._rest = Rest(tools.stop, tools.clock)  # until it is looked at again
         self._marked = True  # _SUCCESS may be there
         self._behind = False  # Redis knows less committed items than the ledger
         self._left_newer = False  # results of a newer version were met
@@ -94,11 +94,23 @@ class RunSink:
         """How long the oldest of them has waited."""
         return self._batcher.age_seconds()
 
+    def heard(self, info: RunInfo | None, *, stirs: bool) -> None:
+        """Take what the list of runs says now, None if it is gone; ``stirs``: see `RunList`."""
+        if info is None or info.epoch != self.epoch:
+            same = False
+        elif self._closed:
+            same = info.state == "closed" and info.closing == self._ended
+        else:
+            same = info.state == "cancelled"
+        if stirs or not same:
+            self._rest.wake()
+
     async def serve(self) -> None:
         """Serve the run until the sink stops or the run has another epoch."""
         while not self._tools.stop.is_set():
             try:
-                await (self._watch() if self._closed else self._step())
+                if not self.over or await self._stirs():
+                    await (self._watch() if self._closed else self._step())
             except StoppingError:
                 break
             except EpochError as error:
@@ -291,7 +303,9 @@ class RunSink:
             self._look_at = 0.0
         else:
             await self._say_stop(counts)
-        self.over = counts.state == "cancelled" and not counts.open
+        self.over = _is_cancelled(counts)
+        if self.over:
+            self._rest.begin()
 
     async def _say_stop(self, counts: RunCounts) -> None:
         """Say once what nobody but a person will end, and once that it is over."""
@@ -324,16 +338,29 @@ class RunSink:
 
     async def _finish(self, closing: str) -> bool:
         """Return whether the end of this closing stands, as seen a moment ago or written now."""
-        now = self._tools.clock()
-        if self._ended == closing and now < self._end_at:
+        stood = self._ended == closing
+        if stood and not self._rest.due:
             return True
         self._ended = ""
         if not await self._ending.is_written(closing):
-            opened = await self._opened()
+            opened, stood = await self._opened(), False
             if not await self._ending.write(opened.manifest, opened.ledger, closing):
                 return False
-        self._ended, self._end_at = closing, now + END_SECONDS
+        self._ended = closing
+        (self._rest.go_on if stood else self._rest.begin)()
         return True
+
+    async def _stirs(self) -> bool:
+        """Rest, as the run is over; return whether there may be something to do again."""
+        self._let_go()
+        await self._rest.wait()
+        self._look_at = 0.0
+        if self._closed:
+            return True
+        counts = await self._look()
+        self.over = counts is None or _is_cancelled(counts)
+        self._rest.go_on()
+        return not self.over
 
     async def _look(self) -> RunCounts | None:
         """Return the run's counts, or None if it is too early to ask again."""
@@ -349,7 +376,15 @@ class RunSink:
     def _break(self, error: VerifyError) -> None:
         log.error("sink.broken", run=self.run, what=error.what, why=error.why, fix=error.fix)
         self.broken = error
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing of the run in memory: what is in hand and not committed is read again."""
         self._open = None
-        # What is in hand is still pending under our name; it is read again.
         self._batcher.seal()
         self._intake.read_again()
+
+
+def _is_cancelled(counts: RunCounts) -> bool:
+    """Return whether a cancelled run has nothing left to store."""
+    return counts.state == "cancelled" and not counts.open

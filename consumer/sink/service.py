@@ -11,6 +11,7 @@ import structlog
 
 from common.errors import DeadLettersError, EpochError, QueueError, RunClosedError
 from common.queue.prompts import PromptQueue
+from common.queue.run_list import OVER, REST_SECONDS, RunList
 from consumer.sink.outage import Outage, StoppingError, pause
 from consumer.sink.run import RunSink
 
@@ -34,6 +35,8 @@ class SinkService:
         self._burst = burst
         self._sinks: dict[RunName, RunSink] = {}
         self._tasks: dict[RunName, asyncio.Task[None]] = {}
+        # A burst that is about to end must not take an opened run for one that is over.
+        self._list = RunList(tools.redis, rest_seconds=0.0 if burst else REST_SECONDS)
         self._found: list[RunInfo] = []
         self._said_missing = False
         self._finding = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
@@ -71,7 +74,7 @@ class SinkService:
 
     async def _find(self) -> None:
         """Look which runs there are; one of a new epoch is served by a new sink."""
-        infos = await self._finding.outlast(self._tools.runs.list)
+        infos = await self._finding.outlast(self._list.look)
         self._found = [info for info in infos if self._only in (None, info.run)]
         if self._only is not None and not self._found:
             self._say_missing()
@@ -79,6 +82,9 @@ class SinkService:
             if task.done():
                 task.result()  # a bug of ours ends the process
                 del self._tasks[run], self._sinks[run]
+        found = {info.run: info for info in self._found}
+        for run, sink in self._sinks.items():
+            sink.heard(found.get(run), stirs=run in self._list.stirred)
         for info in self._found:
             if info.run not in self._tasks:
                 sink = RunSink(self._tools, info)
@@ -124,7 +130,7 @@ class SinkService:
         reaping = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
         while not tools.stop.is_set():
             for info in self._found:
-                if info.state not in ("closed", "cancelled"):
+                if info.state not in OVER:
                     await reaping.outlast(partial(self._reap, info))
             await pause(tools.stop, REAP_SECONDS)
 

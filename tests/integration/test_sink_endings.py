@@ -12,7 +12,7 @@ from common.objectstore import RunPaths
 from common.parts.chain import format_key
 from common.prove import committed_items
 from common.queue.run_state import Runs
-from consumer.sink import run as sink_run
+from consumer.sink import rest
 from consumer.sink.service import SinkService
 from producer.console import Console
 from producer.steer.dead_letters import run_requeue
@@ -117,7 +117,7 @@ async def test_a_sink_that_slept_as_it_wrote_the_end_writes_the_newest_one(lab):
 
 async def test_an_end_that_a_killed_requeue_took_away_is_written_again(lab, monkeypatch):
     job = lab.job
-    monkeypatch.setattr(sink_run, "END_SECONDS", 0.1)
+    monkeypatch.setattr(rest, "FIRST_SECONDS", 0.1)
     lab.start(SinkService(lab.tools(), only=None, burst=False).serve())
     await eventually(lambda: asyncio.to_thread(marked, job), SECONDS)
     job.store.delete(RunPaths(job.run).success)
