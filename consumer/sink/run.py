@@ -316,7 +316,7 @@ class RunSink:
             stop = stop_of(self.run, state, suspended=suspended, reason=reason)
         if stop and stop.what != self._stopped:
             log.warning("sink.waiting", run=self.run, **stop._asdict())
-        elif self._stopped and not stop:
+        elif self._stopped and not stop and counts.state in {"loading", "open"}:
             log.info("sink.goes_on", run=self.run)
         self._stopped = stop.what if stop else ""
 

@@ -53,6 +53,19 @@ async def test_a_sink_that_waits_for_a_person_says_so_once_and_ends_when_it_goes
     assert said[0]["why"]
 
 
+async def test_a_sink_does_not_say_of_a_run_that_was_cancelled_that_it_goes_on(settings):
+    job = await load_job(settings, "one", rows=4)
+    await job.answer(await job.lease(2))
+    await stop_one(job.runs, job.redis, "held")
+    async with local_lab(settings, job) as lab:
+        with structlog.testing.capture_logs() as logs:
+            sink = lab.start(SinkService(lab.tools(), only=RUN, burst=True).serve())
+            await eventually(lambda: any(one["event"] == "sink.waiting" for one in logs))
+            await job.runs.cancel(RUN)
+            await asyncio.wait_for(sink, SECONDS)
+    assert not [one for one in logs if one["event"] == "sink.goes_on"]
+
+
 @pytest.mark.parametrize("how", STOPS)
 async def test_a_consumer_that_may_lease_nothing_until_a_person_says_so_tells_it_as_it_ends(
     world, engine, how
