@@ -52,6 +52,7 @@ def add_tuned(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--disable-prefill-cuda-graph", action="store_true")
     parser.add_argument("--chunked-prefill-size")
     parser.add_argument("--cuda-graph-max-bs-decode", type=int)
+    parser.add_argument("--min-free-slots-delay", type=int)
     parser.add_argument("--schedule-policy")
     parser.add_argument("--load-format")
     parser.add_argument("--request-seconds", type=float, default=0.0, help="of a step, each")
