@@ -72,6 +72,7 @@ def serve_metrics(
         UsageError: the host is no address of this machine, or the port not for this user.
     """
     if settings.metrics_port is None:
+        log.info("metrics.off", fix="--metrics-port PORT    (or GENQ_METRICS_PORT) shows them")
         yield
         return
     server = _open(settings.metrics_host, settings.metrics_port, read, healthy)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from common.telemetry.catalogue import SERVICES
+from producer.exporter import DEFAULT_PORT
 from tests.support import operator_pages
 from tests.support.dashboards import DASHBOARDS, FOLDER, page
 from tests.support.tools import DEPLOY, ROOT, accepted, run_tool
@@ -72,6 +74,25 @@ def test_promtool_accepts_configuration_and_rules(name):
     said = accepted("promtool", "check", "config", RULES / name)
     assert "FAILED" not in said
     assert f"{len(ALERTS)} rules found" in said
+
+
+def test_the_walk_of_deploy_md_starts_just_what_local_yml_scrapes():
+    page = (DEPLOY.parent / "docs" / "deploy.md").read_text()
+    walk = page.partition("<!-- walk: monitoring -->")[2].partition("\n\n")[0]
+    started = {
+        f"genq-{service}": re.findall(rf"gen-{service} .*--metrics-port (\d+)", walk)
+        for service in ("sink", "consumer")
+    } | {"genq-exporter": [str(DEFAULT_PORT)] * walk.count("gen-producer exporter &")}
+    listed = re.search(r"echo '(.*)' > (deploy/prometheus/\S+)", walk)
+    config = yaml.safe_load((RULES / "local.yml").read_text())["scrape_configs"]
+    for job in config:
+        targets = job.get("static_configs") or json.loads(listed[1])
+        ports = [one.rpartition(":")[2] for group in targets for one in group["targets"]]
+        assert (started.pop(job["job_name"]), len(ports)) == (ports, 1)
+    assert not started
+    assert config[-1]["file_sd_configs"][0]["files"] == [Path(listed[2]).name]
+    ignored = (DEPLOY.parent / ".gitignore").read_text().splitlines()
+    assert listed[2] in ignored, "what a machine scrapes is no part of the repository"
 
 
 def test_promtool_accepts_every_panel_s_query(tmp_path):

@@ -26,14 +26,15 @@ ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 METRICS_HEAD = """\
 # Metrics
 
-What consumer, sink and exporter show to Prometheus. Each endpoint listens on loopback; set
-`GENQ_METRICS_HOST` to open it to others (there is no login). No prompt, no completion and no id is
+What consumer, sink and exporter show to Prometheus; consumer and sink only with `--metrics-port`
+(or `GENQ_METRICS_PORT`). Each endpoint listens on loopback; set `GENQ_METRICS_HOST` to open it to
+others (there is no login). No prompt, no completion and no id is
 in a metric; labels have few values. The same list as data: `gen-producer exporter --list --json`.
 
 Written by `make docs` from `common/telemetry/catalogue.py`; a test compares.
 """
 START = {
-    "gen-consumer": "`gen-consumer --metrics-port 9819`, one a GPU",
+    "gen-consumer": "`gen-consumer --gpu N --metrics-port 982N`, one a GPU (9820 + N; 9819 in a container)",
     "gen-sink": "`gen-sink --metrics-port 9818`",
     "gen-producer exporter": "`gen-producer exporter --port 9817`, one for a Redis",
 }

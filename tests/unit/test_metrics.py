@@ -126,6 +126,14 @@ def test_metrics_and_health_are_served_on_loopback_alone():
         fetch(port)
 
 
+def test_a_service_without_a_port_says_that_it_shows_no_metrics():
+    with capture_logs() as logs, serve_metrics(settings_on(None), toys):
+        pass
+    (said,) = logs
+    assert (said["event"], said["log_level"]) == ("metrics.off", "info")
+    assert "--metrics-port" in said["fix"]
+
+
 def test_a_client_that_hangs_up_is_no_trouble(capfd):
     (port,) = free_ports(1)
     asked, gone = threading.Event(), threading.Event()
