@@ -1,7 +1,7 @@
 """Every error a user can meet, with its exit code and its way out.
 
     GenqError                 1   a bug of ours: asks for a report
-    |- UsageError             2   a flag or a setting is wrong
+    |- UsageError             2   a flag or a setting is wrong, or a run's name
     |- InputError             3   the data set is wrong (names file:line)
     |- QueueError             4   Redis cannot be used as asked
     |  |- EpochError              the run is not (or no longer) in this Redis: load it again

@@ -78,6 +78,9 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectStat]:
         """Yield the objects whose keys begin with ``prefix``, by key; without metadata."""
 
+    def folders(self) -> Iterator[str]:
+        """Yield what keys begin with up to their first ``/``, each once."""
+
     def delete(self, key: str) -> None:
         """Delete an object; no error when there is none."""
 

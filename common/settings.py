@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,6 +16,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from common.errors import UsageError
+from common.nearest import did_you_mean
 from common.secret_files import SUFFIX, read_secret
 
 if TYPE_CHECKING:
@@ -337,15 +337,10 @@ def unknown_variables() -> Iterator[UsageError]:
     for name in sorted(os.environ):
         if name.startswith("GENQ_") and not (name in known or name.startswith(TEST_VARIABLES)):
             yield UsageError(
-                f"{name} is not a setting{_nearest(name, known)}",
+                f"{name} is not a setting{did_you_mean(name, known)}",
                 why="It is set in the environment, and nothing reads it.",
                 fix=f"unset {name}    (the names: {_all_names()})",
             )
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    close = get_close_matches(name, sorted(known), n=1)
-    return f": did you mean {close[0]}?" if close else "."
 
 
 def _all_names() -> str:
@@ -357,7 +352,7 @@ def _usage_error(first: ErrorDetails, flags: dict[str, Any]) -> UsageError:
     field = next((name for name in Settings.model_fields if place in (name, *names_of(name))), None)
     if field is None:
         return UsageError(
-            f"{place!r} is not a setting{_nearest(place, set(Settings.model_fields))}",
+            f"{place!r} is not a setting{did_you_mean(place, Settings.model_fields)}",
             why=f"It stands in {config_file() or 'the environment'}.",
             fix=f"The names: {_all_names()}",
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.cliutil import Bytes, DefaultGroup, run_cli, version_option
 from common.errors import EngineError, UsageError
+from common.nearest import did_you_mean
 from consumer.tuning.cli import check_command, tune_command
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ def _engine_flags(
 ) -> tuple[str, ...]:
     """Refuse a word that can be no engine's flag: most likely a command that was misspelled."""
     if given and not given[0].startswith("-"):
-        close = get_close_matches(given[0], command.commands, n=1)
         raise UsageError(
-            f"There is no command {given[0]}" + (f": did you mean {close[0]}?" if close else "."),
+            f"There is no command {given[0]}{did_you_mean(given[0], command.commands)}",
             why="Behind the options only flags of the engine may stand, after a --.",
             fix="gen-consumer --help",
         )

@@ -13,6 +13,7 @@ import click
 import structlog
 
 from common.errors import ConflictError, Exit, UsageError
+from common.no_such_run import not_in_redis
 from common.patience import once_there
 from common.queue.run_state import Runs
 from common.redis_client import connect, connect_sync
@@ -187,6 +188,9 @@ async def serve(
     )
     stopping.listen()
     try:
+        runs = Runs(redis, settings.limits())
+        if options.burst:
+            await _refuse_unknown(runs, options.runs)
         reporter = (
             Reporter(worker)
             if worker is not None
@@ -197,7 +201,7 @@ async def serve(
         honesty = Honesty() if settings.honesty else None
         parts = Parts(
             redis=redis,
-            runs=Runs(redis, settings.limits()),
+            runs=runs,
             limits=settings.limits(),
             store=open_store(settings),
             engine=engine,
@@ -219,6 +223,19 @@ async def serve(
     finally:
         stopping.deafen()
         await redis.aclose()
+
+
+async def _refuse_unknown(runs: Runs, asked: Sequence[RunName]) -> None:
+    """Refuse a burst that none of its runs is there for, before minutes of an engine's start.
+
+    Without a burst it is right to be there before a run is.
+
+    Raises:
+        UsageError: that is so.
+    """
+    known = {info.run for info in await runs.list()} if asked else set()
+    if asked and known.isdisjoint(asked):
+        raise not_in_redis(asked[0], known)
 
 
 def gpus_of(settings: Settings) -> list[int]:

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from common.audit import flagged
-from common.errors import DeadLettersError, Exit, InputError, VerifyError
+from common.errors import DeadLettersError, Exit, VerifyError
 from common.ids import RunName, run_name
+from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError
 from common.parts.chain import put_back
 from common.prove import Harm, Proof, prove
@@ -27,7 +28,7 @@ def run_verify(
     """Prove a run, and show the proof.
 
     Raises:
-        InputError: there is no such run.
+        UsageError: there is no such run.
         VerifyError: it is not complete, or an item is there twice, or something is damaged.
         DeadLettersError: it is complete, with dead letters, and those are not allowed.
     """
@@ -36,9 +37,7 @@ def run_verify(
     try:
         proof = prove(store, name, deep=deep)
     except ObjectMissingError as error:
-        raise InputError(
-            f"There is no run {name} in {store.url}.", why=error.what, fix="gen-producer status"
-        ) from error
+        raise not_in_store(store, name) from error
     proven = proof.complete and proof.unique and not proof.problems
     console.result(_words(name, proof, proven=proven), _data(name, proof, proven=proven))
     if not proven:

@@ -212,6 +212,15 @@ class S3Store:
                 break
         return page
 
+    def folders(self) -> Iterator[str]:
+        """See :class:`ObjectStore`."""
+        yield from self._call("list", "", self._folders)
+
+    def _folders(self) -> Sequence[str]:
+        found = self._minio.list_objects(self._bucket, self._prefix or None)
+        names = (str(one.object_name).removeprefix(self._prefix) for one in found if one.is_dir)
+        return [name.rstrip("/") for name in names]
+
     def delete(self, key: str) -> None:
         """See :class:`ObjectStore`."""
         with suppress(ObjectMissingError):

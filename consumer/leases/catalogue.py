@@ -10,6 +10,7 @@ import structlog
 
 from common.errors import StoreAwayError, StoreError
 from common.model import model_name
+from common.no_such_run import not_in_redis
 from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue
 from common.queue.run_list import OVER, RunList
@@ -227,8 +228,10 @@ class Catalogue:
 
     def _say_missing(self) -> None:
         """Say once of each run that was asked for that there is none such: a mistyped name?"""
-        for run in self._only - {info.run for info in self.infos}:
-            self._leave_alone(run, "Redis has no such run", fix="gen-producer status")
+        known = {info.run for info in self.infos}
+        for run in self._only - known:
+            missing = not_in_redis(run, known)
+            self._leave_alone(run, "Redis has no such run", missing.what, missing.fix)
 
     def _say_mismatches(self, facts: EngineFacts) -> None:
         same = model_name(facts.model)

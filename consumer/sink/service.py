@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from common.errors import DeadLettersError, EpochError, QueueError, RunClosedError
+from common.no_such_run import not_in_redis
 from common.queue.prompts import PromptQueue
 from common.queue.run_list import OVER, REST_SECONDS, RunList
 from consumer.sink.outage import Outage, StoppingError, pause
@@ -76,8 +77,8 @@ class SinkService:
         """Look which runs there are; one of a new epoch is served by a new sink."""
         infos = await self._finding.outlast(self._list.look)
         self._found = [info for info in infos if self._only in (None, info.run)]
-        if self._only is not None and not self._found:
-            self._say_missing()
+        if not self._found:
+            self._say_missing([info.run for info in infos])
         for run, task in list(self._tasks.items()):
             if task.done():
                 task.result()  # a bug of ours ends the process
@@ -91,15 +92,15 @@ class SinkService:
                 self._sinks[info.run] = sink
                 self._tasks[info.run] = asyncio.create_task(sink.serve(), name=info.run)
 
-    def _say_missing(self) -> None:
+    def _say_missing(self, known: list[RunName]) -> None:
         """Say once that the run that was asked for is waited for: it may be a mistyped name."""
-        if not self._said_missing:
+        if self._only is not None and not self._said_missing:
+            missing = not_in_redis(self._only, known)
             log.warning(
                 "sink.no_such_run",
                 run=self._only,
-                what=f"Redis has no run {self._only}; waiting for it.",
-                fix=f"gen-producer status    lists the runs; gen-producer load --run {self._only}"
-                " puts back one that object storage has.",
+                what=f"{missing.what} Waiting for it: a load may follow; Ctrl-C ends this.",
+                fix=missing.fix,
             )
         self._said_missing = True
 

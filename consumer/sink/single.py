@@ -150,6 +150,10 @@ class SingleWriterStore:
         """See :class:`common.objectstore.ObjectStore`."""
         return self._store.list(prefix, start_after=start_after)
 
+    def folders(self) -> Iterator[str]:
+        """See :class:`common.objectstore.ObjectStore`."""
+        return self._store.folders()
+
     def delete(self, key: str) -> None:
         """See :class:`common.objectstore.ObjectStore`."""
         self._store.delete(key)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from common.codec import dumps
-from common.errors import EngineError, Exit, UsageError
+from common.errors import EngineError, Exit
+from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
 from common.redis_client import connect
 from consumer import start
@@ -113,11 +114,7 @@ async def _compared(settings: Settings, options: CheckOptions, timed: _Timed) ->
         runs = Runs(client, settings.limits())
         info = await runs.get(options.run)
         if info is None:
-            raise UsageError(
-                f"There is no run {options.run}.",
-                why="Redis knows none of that name.",
-                fix="gen-producer status",
-            )
+            raise not_in_redis(options.run, [one.run for one in await runs.list()])
         if why := await Agreement(runs, timed.honesty).objection(info):
             raise EngineError(
                 f"The engine answers otherwise than the first one of {options.run}.",

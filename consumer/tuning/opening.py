@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConflictError, QueueError, UsageError
 from common.model import model_name
-from common.objectstore import RunPaths
+from common.no_such_run import not_in_store
+from common.objectstore import ObjectMissingError, RunPaths
 from common.private import open_private, private_folder
 from common.queue.run_state import Runs
 from common.redis_client import connect
@@ -121,11 +122,18 @@ def base_spec(settings: Settings, options: TuneOptions) -> EngineSpec:
 
 
 def model_of_run(settings: Settings, run: RunName, store: ObjectStore) -> Settings:
-    """Return the settings with the run's model, where none was named."""
+    """Return the settings with the run's model, where none was named.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    path = RunPaths(run).run_json
+    try:
+        model = read_manifest(store.get(path), path).settings.model
+    except ObjectMissingError as error:
+        raise not_in_store(store, run) from error
     if settings.model:
         return settings
-    path = RunPaths(run).run_json
-    model = read_manifest(store.get(path), path).settings.model
     return settings.model_copy(update={"model": model})
 
 

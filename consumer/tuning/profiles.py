@@ -13,11 +13,11 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import UsageError
+from common.nearest import did_you_mean
 from consumer.engine.sglang_flags import version_tuple
 
 if TYPE_CHECKING:
@@ -153,9 +153,8 @@ def profile_named(profiles: Iterable[Profile], name: str) -> Profile:
     known = {profile.name: profile for profile in profiles}
     if name in known:
         return known[name]
-    close = get_close_matches(name, known, n=1)
     raise UsageError(
-        f"There is no profile {name}" + (f": did you mean {close[0]}?" if close else "."),
+        f"There is no profile {name}{did_you_mean(name, known)}",
         why="The known ones: " + (", ".join(known) or "none") + ".",
         fix="gen-consumer profiles list",
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import codec
-from common.errors import Exit, InputError, UsageError
+from common.errors import Exit, UsageError
 from common.family import Family
 from common.ids import run_name
+from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError, RunPaths
 from common.s3 import open_store
 from producer.export.files import SUFFIXES, packing_of
@@ -38,7 +39,7 @@ def run_export(
     """Export a run, and say what was written and what was left out.
 
     Raises:
-        InputError: there is no such run.
+        UsageError: there is no such run.
         UsageError, ConflictError: OUT cannot be written, or is there already.
         StoreError, VerifyError: the run could not be read.
     """
@@ -49,9 +50,7 @@ def run_export(
     try:
         family = Family.of(store, name)
     except ObjectMissingError as error:
-        raise InputError(
-            f"There is no run {name} in {store.url}.", why=error.what, fix="gen-producer status"
-        ) from error
+        raise not_in_store(store, name) from error
     with console.progress("Exporting", family.manifest.items) as moved:
         job = _job(store, family, options, packing=packing, moved=moved)
         tally = _write(job, out)

@@ -12,10 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.errors import ConflictError, InputError, UsageError
+from common.errors import ConflictError, UsageError
 from common.failpoint import declare, hit
 from common.ids import RunName, run_name, suggest_run_name
 from common.model import model_fingerprint
+from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
 from common.prove import committed_items
 from common.queue.run_state import Runs
@@ -267,10 +268,11 @@ class _Load:
         """Return run.json as it stands in the end, with all the shards that it names."""
         assert self._store is not None
         if standing is None and not self.request.datasets:
-            raise InputError(
-                f"There is no run {self.run} in {self._store.url}.",
-                why="Without a data set, a run is put back from object storage alone.",
-                fix=f"gen-producer load DATASET --run {self.run}",
+            raise not_in_store(
+                self._store,
+                self.run,
+                fix=f"gen-producer load DATASET --run {self.run}    (without a data set, a run is"
+                " put back from object storage alone)",
             )
         wanted = self.wanted(standing)
         if standing is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from common.codec import loads
 from common.errors import InputError, StoreError
 from common.ids import run_name
+from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError, RunPaths
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def measured(store: ObjectStore, name: str) -> Measured:
     """Return the mean length of a finished run's completions, from its manifest.
 
     Raises:
-        UsageError: the name is none.
+        UsageError: the name is none, or there is no such run.
         InputError: the run is not finished, or committed nothing.
         StoreError: the store cannot be asked, or the manifest is damaged.
     """
@@ -100,6 +101,9 @@ def measured(store: ObjectStore, name: str) -> Measured:
         completions, tokens = int(counts["committed"]), int(counts["completion_tokens"])
         models = [str(model) for model in counts["models"]]
     except ObjectMissingError as error:
+        if store.stat(paths.run_json) is None:
+            fix = "gen-producer status    lists the runs    (or give --expect-tokens N)"
+            raise not_in_store(store, paths.run, fix=fix) from error
         raise InputError(
             f"Run {name} is not finished, so nothing is known of its completions yet.",
             why=f"{store.url}/{paths.manifest} is not there.",

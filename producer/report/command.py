@@ -37,7 +37,7 @@ def run_report(
     """Make the report of a run; the page goes to ``out``, JSON to stdout.
 
     Raises:
-        InputError: storage has no such run.
+        UsageError: storage has no such run.
         StoreError: it could not be asked.
         UsageError: the page cannot be drawn or written.
         VerifyError: a part is damaged.

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from common.codec import loads
-from common.errors import InputError, QueueError, VerifyError
+from common.errors import QueueError, VerifyError
+from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.chain import part_number, read_format
@@ -82,16 +83,14 @@ def gather(
     ``counted`` is told (parts counted, parts there are) after each part.
 
     Raises:
-        InputError: storage has no such run.
+        UsageError: storage has no such run.
         StoreError: it could not be asked.
         VerifyError: something that it holds is damaged.
     """
     try:
         manifest = read_manifest(store, run)
     except ObjectMissingError as error:
-        raise InputError(
-            f"There is no run {run} in {store.url}.", why=error.what, fix="gen-producer status"
-        ) from error
+        raise not_in_store(store, run) from error
     paths, notes = RunPaths(run), list[str]()
     finished = store.stat(paths.success) is not None
     in_redis = asyncio.run(_ask_redis(settings, manifest, notes))

@@ -32,7 +32,7 @@ def run_status(
     """Show how a run stands, or all of them. ``price``: of a GPU for an hour.
 
     Raises:
-        InputError: neither Redis nor object storage knows the run.
+        UsageError: neither Redis nor object storage knows the run.
         QueueError: Redis cannot be used; while watching this is said, and tried again.
         StoreError: neither can object storage, of a run that Redis does not know; the same.
     """

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.audit import check_counts, flagged
-from common.errors import EpochError, InputError
+from common.errors import EpochError
+from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
 from common.prove import committed_items
 from common.queue.run_state import Runs
@@ -208,16 +209,12 @@ def look_in_store(settings: Settings, run: RunName) -> StoredOnly:
     """Return what object storage alone knows of a run.
 
     Raises:
-        InputError: nothing.
+        UsageError: nothing.
     """
     store = open_store(settings)
     manifest = find_manifest(store, run)
     if manifest is None:
-        raise InputError(
-            f"There is no run {run}.",
-            why=f"Neither Redis nor {store.url} has one.",
-            fix=f"gen-producer load DATASET --run {run}    (or: gen-producer status)",
-        )
+        raise not_in_store(store, run, where=f"Redis or {store.url}")
     committed = int.from_bytes(committed_items(store, manifest), "big").bit_count()
     success = store.stat(RunPaths(run).success) is not None
     return StoredOnly(

@@ -10,6 +10,7 @@ import click
 
 from common.errors import Exit, UsageError
 from common.ids import RunName, run_name
+from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
 from common.redis_client import connect
 from common.s3 import open_store
@@ -64,15 +65,15 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
 
     Raises:
         RunClosedError: it is finished.
-        UsageError: nobody is there to be asked, and ``yes`` is not given.
+        UsageError: Redis has no such run, or nobody is there to be asked, and ``yes`` is not given.
     """
+    counts = ask(run, settings, lambda runs, info: runs.sample(info.run))
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             f"Run {run} is not cancelled: nobody can be asked.",
             why="Standard input is no terminal.",
             fix=f"Add --yes: gen-producer cancel {run} --yes",
         )
-    counts = ask(run, settings, lambda runs, info: runs.sample(info.run))
     drop = counts.queued + counts.waiting + counts.leased
     text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
     if dry_run:
@@ -91,9 +92,11 @@ def ask(
     settings: Settings,
     call: Callable[[Runs, RunInfo], Awaitable[T]],
     *,
-    absent: Callable[[], T] | None = None,
+    absent: Callable[[UsageError], T] | None = None,
 ) -> T:
     """Call with the run as Redis knows it; where it does not, return what ``absent`` does.
+
+    ``absent`` is given the error that says so.
 
     Raises:
         UsageError: it does not know the run, and there is no ``absent``.
@@ -101,28 +104,20 @@ def ask(
     """
     name: RunName = run_name(run)
 
-    async def go() -> tuple[T] | None:
+    async def go() -> tuple[T] | UsageError:
         async with await connect(settings, name="control") as client:
             runs = Runs(client, settings.limits())
             info = await runs.get(name)
-            return None if info is None else (await call(runs, info),)
+            if info is None:
+                return not_in_redis(name, [one.run for one in await runs.list()])
+            return (await call(runs, info),)
 
     answer = asyncio.run(go())
-    if answer is not None:
+    if isinstance(answer, tuple):
         return answer[0]
     if absent is None:
-        raise not_in_redis(name)
-    return absent()
-
-
-def not_in_redis(run: RunName) -> UsageError:
-    """Return the error that says that Redis does not know a run."""
-    return UsageError(
-        f"Redis has no run {run}.",
-        why="It was never loaded there, or Redis lost it.",
-        fix="gen-producer status    lists the runs"
-        f"    (if Redis lost it: gen-producer load --run {run})",
-    )
+        raise answer
+    return absent(answer)
 
 
 def done(console: Console, run: str, outcome: str, words: str, **more: int | str) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import Exit, RunClosedError, StoreError, UsageError
 from common.ids import run_name
+from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
 from common.records import Verdict
 from common.s3 import open_store
@@ -55,7 +56,7 @@ def run_requeue(
         run,
         settings,
         lambda runs, info: _dead(runs, info, items),
-        absent=lambda: LostRun(run, settings, console).by_class(items),
+        absent=lambda missing: LostRun(run, settings, console, missing).by_class(items),
     )
     count = sum(n for name, n in dead.items() if verdict in (None, name))
     if dry_run:
@@ -83,7 +84,7 @@ def run_requeue(
         run,
         settings,
         requeue,
-        absent=lambda: LostRun(run, settings, console).requeue(verdict, items),
+        absent=lambda missing: LostRun(run, settings, console, missing).requeue(verdict, items),
     )
     return done(console, run, "requeued", f"{given:,} items are queued again.", requeued=given)
 
@@ -91,7 +92,7 @@ def run_requeue(
 def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) -> str:
     """Return what to say where nothing is dead of what was asked for."""
     words = f"Run {run} has {_letters(0, reason, ids)}."
-    state, kept = ask(run, settings, _standing, absent=lambda: ("", {}))
+    state, kept = ask(run, settings, _standing, absent=lambda _missing: ("", {}))
     if state == "loading":  # as a requeue leaves it that was killed while it put the run back
         return f"{words}\nIt is not loaded whole: gen-producer load --run {run}"
     if ids:
@@ -123,7 +124,7 @@ def _items(run: str, ids: Sequence[str], settings: Settings) -> list[Item]:
     store = open_store(settings)
     manifest = find_manifest(store, run_name(run))
     if manifest is None:
-        raise UsageError(f"There is no run {run} in {store.url}.", fix="gen-producer status")
+        raise not_in_store(store, run_name(run))
     for one in ids:
         if not is_number(manifest, one):
             raise UsageError(
@@ -169,7 +170,9 @@ def run_failed(
         run,
         settings,
         gather,
-        absent=lambda: LostRun(run, settings, console).examples(verdict, each=limit),
+        absent=lambda missing: LostRun(run, settings, console, missing).examples(
+            verdict, each=limit
+        ),
     )
     samples = _samples(run, settings) if found else None
     rows = {one.item: one.item // samples + 1 if samples else None for one in found}

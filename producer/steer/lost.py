@@ -17,12 +17,12 @@ from common.prove import committed_items
 from common.s3 import open_store
 from producer.load.loader import LoadRequest, load
 from producer.manifest import find_manifest
-from producer.steer.control import not_in_redis
 from producer.stored_letters import stored_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from common.errors import UsageError
     from common.ids import Item
     from common.queue.failures import FailureInfo
     from common.records import Verdict
@@ -35,17 +35,17 @@ declare("requeue.success_gone", "requeue.put_back")
 class LostRun:
     """A run that Redis does not know, as storage tells its end."""
 
-    def __init__(self, run: str, settings: Settings, console: Console) -> None:
-        """Raise UsageError if the run is not finished, StoreError if that cannot be told."""
+    def __init__(self, run: str, settings: Settings, console: Console, missing: UsageError) -> None:
+        """Raise ``missing`` if the run is not finished, StoreError if that cannot be told."""
         self.run = run_name(run)
         self._settings = settings
         self._console = console
         if not settings.store:
-            raise not_in_redis(self.run)
+            raise missing
         self._store = open_store(settings)
         manifest = find_manifest(self._store, self.run)
         if manifest is None or self._store.stat(RunPaths(self.run).success) is None:
-            raise not_in_redis(self.run)
+            raise missing
         self._manifest = manifest
 
     def letters(self, verdict: Verdict | None, items: Sequence[Item]) -> Iterator[FailureInfo]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from common.errors import InputError, UsageError
+from common.errors import UsageError
 from common.ids import run_name
+from common.no_such_run import not_in_store
 from common.queue.run_state import Runs
 from common.records import Sampling, Verdict
 from common.redis_client import connect
@@ -33,8 +34,7 @@ def run_redo(
     """Do committed items of a class again as a child run; given again, go on or say it is done.
 
     Raises:
-        UsageError: no class is named that could be redone.
-        InputError: there is no such run.
+        UsageError: there is no such run, or no class is named that could be redone.
         ConflictError: the child's name is another run's.
         StoreError, QueueError, VerifyError: the same command goes on.
     """
@@ -42,7 +42,7 @@ def run_redo(
     store = open_store(settings)
     parent = find_manifest(store, run_name(run))
     if parent is None:
-        raise InputError(f"There is no run {run} in {store.url}.", fix="gen-producer status")
+        raise not_in_store(store, run_name(run))
     limits = Sampling(max_tokens=options["max_tokens"], temperature=options["temperature"])
     wishes = Wishes(thinking=options["thinking"], sampling=limits)
     _refuse_no_more_room(parent, reason, limits.max_tokens)

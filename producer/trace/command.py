@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import Exit, InputError
+from common.errors import Exit, UsageError
 from common.ids import run_name
+from common.no_such_run import not_in_store
 from common.s3 import open_store
 from producer.manifest import find_manifest
 from producer.trace.life import Wish, gather
@@ -24,18 +25,13 @@ def run_trace(run: str, name: str, settings: Settings, console: Console, *, text
     """Show the life of the item that ``name`` means; several are listed. Changes nothing.
 
     Raises:
-        InputError: there is no such run, or no row of that name.
-        UsageError: the run has no such item.
+        UsageError: there is no such run, no row of that name, or the run has no such item.
         StoreError: storage cannot be asked. Redis may be away: the rest is told all the same.
     """
     store = open_store(settings)
     manifest = find_manifest(store, run_name(run))
     if manifest is None:
-        raise InputError(
-            f"There is no run {run} in {store.url}.",
-            why="It has no run.json there.",
-            fix="gen-producer status    lists the runs that Redis knows",
-        )
+        raise not_in_store(store, run_name(run))
     matches = _matches(store, manifest, name, console)
     if matches.total > 1:
         console.result(matches_words(run, matches), trace_json(run, name, matches, None, []))
@@ -55,7 +51,7 @@ def _matches(store: ObjectStore, manifest: RunManifest, name: str, console: Cons
     with console.progress("Looking through prompts", total=shards) as show:
         matches = matches_of(store, manifest, name, show)
     if not matches.total:
-        raise InputError(
+        raise UsageError(
             f"Run {manifest.run} has no row called {name}.",
             why=f"All {manifest.rows:,} rows were looked through; names are compared whole.",
             fix=f"gen-producer trace {manifest.run} row:N    the N-th row of the data set",

@@ -82,7 +82,7 @@ CASES = (
         "gen-producer pause nosuch",
         Exit.USAGE,
         (
-            "Error: Redis has no run nosuch.\n"
+            "Error: There is no run nosuch in Redis.\n"
             "  It was never loaded there, or Redis lost it.\n"
             "  gen-producer status    lists the runs"
             "    (if Redis lost it: gen-producer load --run nosuch)"
@@ -150,21 +150,22 @@ CASES = (
     Case(
         "no such run",
         "gen-producer status nosuch",
-        Exit.INPUT,
+        Exit.USAGE,
         (
-            "Error: There is no run nosuch.\n"
-            "  Neither Redis nor s3://genq-tests/ID has one.\n"
-            "  gen-producer load DATASET --run nosuch    (or: gen-producer status)"
+            "Error: There is no run nosuch in Redis or s3://genq-tests/ID.\n"
+            "  s3://genq-tests/ID/nosuch/run.json is not there.\n"
+            "  gen-producer status    lists the runs"
         ),
+        then="gen-producer status",
     ),
     Case(
         "no such run in storage",
         "gen-producer verify nosuch",
-        Exit.INPUT,
+        Exit.USAGE,
         (
             "Error: There is no run nosuch in s3://genq-tests/ID.\n"
             "  s3://genq-tests/ID/nosuch/run.json is not there.\n"
-            "  gen-producer status"
+            "  gen-producer status    lists the runs"
         ),
         then="gen-producer status",
     ),

@@ -18,13 +18,13 @@ import pytest
 import redis
 import structlog
 
-from common.errors import EngineError, Exit
+from common.errors import EngineError, Exit, UsageError
 from common.ids import RunName
 from common.objectstore import RunPaths
 from consumer.engine.supervisor import StartBudget
 from consumer.sink.service import SinkService
 from deploy.embedded import free_ports
-from tests.faults.messages import CASES, Case
+from tests.faults.messages import CASES, LOADED, Case
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
 from tests.support.servers import eventually
@@ -156,12 +156,13 @@ async def test_a_sink_for_a_run_that_is_not_there_says_what_it_waits_for(setting
     job = await load_job(settings, "one", rows=2)
     async with local_lab(settings, job) as lab:
         with structlog.testing.capture_logs() as logs:
-            sink = SinkService(lab.tools(), only=RunName("nosuch"), burst=True)
+            sink = SinkService(lab.tools(), only=RunName("oen"), burst=True)
             lab.start(sink.serve())
             said = await eventually(lambda: [one for one in logs if "what" in one])
             lab.stop.set()
-    assert [one["what"] for one in said] == ["Redis has no run nosuch; waiting for it."]
-    assert "gen-producer status" in said[0]["fix"]
+    (only,) = said
+    assert only["what"].startswith("There is no run oen in Redis: did you mean one? Waiting for it")
+    assert "gen-producer status" in only["fix"]
 
 
 async def test_a_consumer_for_a_run_that_is_not_there_says_so(
@@ -171,10 +172,43 @@ async def test_a_consumer_for_a_run_that_is_not_there_says_so(
         world_of(settings, store, service_env, tmp_path) as world,
         running_fake(world.folder, api_key="") as engine,
     ):
+        await world.load(2)
         with structlog.testing.capture_logs() as logs:
-            assert await world.burst(url=engine.url, runs=(RunName("nosuch"),)) == Exit.DONE
-    said = [one for one in logs if one["event"] == "run left alone"]
-    assert [(one["run"], one["what"]) for one in said] == [("nosuch", "Redis has no such run")]
+            async with world.serving(url=engine.url, runs=(RunName("oen"),)):
+                said = await eventually(
+                    lambda: [one for one in logs if one["event"] == "run left alone"]
+                )
+    assert [(one["run"], one["what"]) for one in said] == [("oen", "Redis has no such run")]
+    assert said[0]["why"] == "There is no run oen in Redis: did you mean one?"
+
+
+async def test_a_burst_for_a_run_that_is_not_there_ends_before_an_engine_starts(
+    settings, store, service_env, tmp_path
+):
+    async with world_of(settings, store, service_env, tmp_path) as world:
+        await world.load(2)
+        nowhere = "http://127.0.0.1:9"  # an engine that would be waited for
+        with pytest.raises(UsageError, match="no run oen in Redis: did you mean one"):
+            await world.burst(url=nowhere, runs=(RunName("oen"),))
+
+
+MISTYPED = (
+    *("status oen", "verify oen", "failed oen", "requeue oen", "pause oen", "resume oen"),
+    *("cancel oen", "priority oen 1", "report oen", "export oen --to messages -", "trace oen 0"),
+    *("requeue oen --id 0", "requeue oen --reason truncated --max-tokens 9", "load --run oen"),
+    "plan rows.jsonl --model m --like oen",
+)
+
+
+def test_a_mistyped_run_is_one_code_and_one_text_to_every_command(type_in):
+    assert type_in(LOADED)[0] == Exit.DONE
+    for words in MISTYPED:
+        code, said = type_in(f"gen-producer {words}")
+        first = message(said).split("\n")[0]
+        assert (words, code, first.endswith(": did you mean one?")) == (words, Exit.USAGE, True)
+        assert first.startswith("Error: There is no run oen in "), words
+    code, said = type_in("gen-consumer --engine llamacpp --model m.gguf --run oen --burst")
+    assert (code, "did you mean one?" in said) == (Exit.USAGE, True)
 
 
 async def test_a_server_that_does_not_answer_is_named_and_waited_for(

@@ -177,7 +177,7 @@ def test_what_was_cut_off_is_not_redone_with_no_more_room(producer):
 def test_what_cannot_be_redone_is_refused(producer):
     assert "needs the class" in producer("requeue", RUN, "--max-tokens", 9, code=2).err
     assert "needs the class" in producer("requeue", RUN, "--reason", "ok", "--as", "x", code=2).err
-    assert "There is no run other" in producer("requeue", "other", *REDO[2:], code=3).err
+    assert "There is no run other" in producer("requeue", "other", *REDO[2:], code=2).err
     said = producer("requeue", RUN, "--reason", "looping", "--temperature", 1.0).out
     assert "Run rows holds no looping completion." in said
     empty = producer("requeue", RUN, "--reason", "empty", "--temperature", 1.0, "--json").out

@@ -304,10 +304,10 @@ def test_no_to_the_question_of_cancel_changes_nothing_and_is_no_interrupt(
 
 
 def test_a_run_that_never_was_is_said(producer):
-    text = producer(*LOAD, code=3).err
+    text = producer(*LOAD, code=2).err
     assert "There is no run rows" in text
     # Such as one whose load was killed early: the model would be none of its trouble.
-    text = producer("load", "--run", RUN, code=3).err
+    text = producer("load", "--run", RUN, code=2).err
     assert f"There is no run {RUN}" in text
     assert f"gen-producer load DATASET --run {RUN}" in text
 

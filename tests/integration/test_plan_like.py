@@ -52,9 +52,13 @@ def test_answers_are_expected_as_long_as_a_finished_run_s(producer, store, old, 
     said = producer(*words, "--model", "small")
     assert "Note: run old was answered by big." in said.err
     assert [found.key for found in store.list("")] == before
-    missing = producer("plan", tmp_path / "rows.jsonl", "--like", "new", code=3).err
-    assert "Run new is not finished" in missing
+    missing = producer("plan", tmp_path / "rows.jsonl", "--like", "new", code=2).err
+    assert "There is no run new in s3://" in missing
     assert "--expect-tokens N" in missing
+    store.put("new/run.json", b"{}")
+    begun = producer("plan", tmp_path / "rows.jsonl", "--like", "new", code=3).err
+    assert "Run new is not finished" in begun
+    assert "--expect-tokens N" in begun
 
 
 def test_objects_are_planned_where_they_lie(producer, store):

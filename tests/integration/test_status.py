@@ -123,7 +123,7 @@ def test_a_run_that_waits_its_turn_says_behind_which(producer, loaded, redis_url
 
 def test_no_run_at_all(producer, redis_url):
     assert "No run is in Redis" in producer("status").out
-    assert "There is no run rows" in producer("status", RUN, code=3).err
+    assert "There is no run rows in Redis or s3://" in producer("status", RUN, code=2).err
 
 
 def test_a_run_that_is_only_in_object_storage_is_said(producer, loaded, redis_url):
@@ -161,7 +161,7 @@ def test_pause_and_resume(producer, loaded):
     assert json.loads(producer("resume", RUN, "--json").out)["outcome"] == "open"
     assert "rows  stalled: no consumer" in producer("status", RUN).out
     said = producer("pause", "other", code=2).err
-    assert "Redis has no run other" in said
+    assert "There is no run other in Redis" in said
     assert "gen-producer status    lists the runs" in said
 
 
@@ -305,7 +305,7 @@ def test_verify_names_what_is_missing(producer, loaded, redis_url, store):
     failed = producer("verify", RUN, "--json", code=9)
     assert json.loads(failed.out)["proven"] is False
     assert json.loads(failed.err)["exit_code"] == 9
-    assert "There is no run other" in producer("verify", "other", code=3).err
+    assert "There is no run other" in producer("verify", "other", code=2).err
 
 
 def test_dead_letters_exit_8_unless_allowed_and_requeue_opens_the_run(

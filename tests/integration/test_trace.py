@@ -92,11 +92,11 @@ def test_an_item_is_named_in_several_ways(producer, loaded, tmp_path):
     asked = ("7", "rows-7", "row:8", "id-7", "id:id-7")
     said = [json.loads(producer("trace", RUN, one, "--json").out) for one in asked]
     assert {(one["life"]["item"], one["life"]["row"]) for one in said} == {(7, 8)}
-    assert "row called id-x" in producer("trace", RUN, "id-x", code=3).err
-    assert "gen-producer trace rows row:N" in producer("trace", RUN, "id-x", code=3).err
+    assert "row called id-x" in producer("trace", RUN, "id-x", code=2).err
+    assert "gen-producer trace rows row:N" in producer("trace", RUN, "id-x", code=2).err
     assert "items 0 to 39" in producer("trace", RUN, "40", code=2).err
     assert "rows 1 to 40" in producer("trace", RUN, "row:0", code=2).err
-    assert "There is no run other" in producer("trace", "other", "1", code=3).err
+    assert "There is no run other" in producer("trace", "other", "1", code=2).err
     path = tmp_path / "twice.jsonl"
     path.write_text('{"prompt":"a","id":"7"}\n{"prompt":"b","id":"7"}\n' * 2)
     producer("load", path, "--model", "m", "--samples", 2)
@@ -212,7 +212,7 @@ def test_a_name_is_compared_whole_and_as_it_was_written(producer, tmp_path):
         asked = f"id:{name}" if name == "12" else name
         found = json.loads(producer("trace", "odd", asked, "--json").out)["life"]
         assert (found["row"], found["row_id"]) == (row + 1, name)
-    producer("trace", "odd", "b", code=3)
+    producer("trace", "odd", "b", code=2)
 
 
 def test_requeue_takes_items_by_their_numbers(producer, loaded, redis_url):
@@ -262,5 +262,5 @@ def test_priorities_are_changed_and_the_order_is_said(producer, loaded, tmp_path
     assert "Served in this order: rows (9), second (5)" in said
     assert json.loads(producer("priority", RUN, "-3", "--json").out)["before"] == 9
     assert producer("status").out.startswith("second ")
-    assert "Redis has no run other" in producer("priority", "other", 1, code=2).err
+    assert "There is no run other in Redis" in producer("priority", "other", 1, code=2).err
     producer("priority", RUN, "high", code=2)

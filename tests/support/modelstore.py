@@ -67,6 +67,9 @@ class ModelStore:
                 data = self.objects[key][0]
                 yield ObjectStat(key, len(data), hashlib.md5(data).hexdigest())
 
+    def folders(self) -> Iterator[str]:
+        yield from sorted({key.partition("/")[0] for key in self.objects if "/" in key})
+
     def delete(self, key: str) -> None:
         self._fail("delete", "before")
         self.objects.pop(key, None)
