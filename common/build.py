@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from common import ids
+from common.installing import UPGRADE
 
 T = TypeVar("T")
 
@@ -26,8 +27,7 @@ def refuse_newer(raw: Any, what: str, known: int) -> None:
     version = raw.get("version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > known:
         raise NewerVersionError(
-            f"{what} is of version {version}; this program reads up to {known}:"
-            " pip install --upgrade genq"
+            f"{what} is of version {version}; this program reads up to {known}: {UPGRADE}"
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from common import codec
 from common.build import NewerVersionError, build, refuse_newer
 from common.errors import StoreError, VerifyError
+from common.installing import UPGRADE
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
@@ -82,7 +83,7 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
         raise StoreError(
             f"{store.url}/{key} was written by a newer genq.",
             why=str(error),
-            fix="pip install --upgrade genq",
+            fix=UPGRADE,
         ) from error
     except ValueError as error:
         raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error

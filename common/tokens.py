@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import EngineError
 from common.gguf import gguf_context, read_metadata
+from common.installing import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -184,7 +185,7 @@ def load_tokens(model: str, *, download: bool = False) -> Tokens:
         raise EngineError(
             f"The tokenizer of {model} cannot be loaded.",
             why=f"{error}".partition("\n")[0],
-            fix="pip install 'genq[tokens]'",
+            fix=install("tokens"),
         ) from error
     except Exception as error:
         raise EngineError(

@@ -22,6 +22,7 @@ from common.epoch import Place, Progress, from_json, merged, to_json
 from common.errors import ConflictError, UsageError
 from common.examples import examples_of
 from common.ids import run_name
+from common.installing import install
 from common.records import Verdict
 from common.s3 import open_store
 from common.settings import load_settings
@@ -41,7 +42,7 @@ except ImportError as missing:
     raise UsageError(
         "common.training needs torch, which cannot be imported.",
         why=str(missing),
-        fix="pip install 'genq[train]'    (or: pip install torch)",
+        fix=f"{install('train')}, or: pip install torch",
     ) from missing
 
 if TYPE_CHECKING:

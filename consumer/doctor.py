@@ -20,6 +20,7 @@ from common.doctor.command import Patient
 from common.doctor.engine_model import look_at_model
 from common.doctor.findings import Finding, Level, Part, failed
 from common.errors import EngineError
+from common.installing import install
 from consumer.engine import engine_named
 from consumer.engine.api import EngineSpec
 from consumer.engine.gpu import FREED_BYTES, gpu_facts
@@ -186,5 +187,5 @@ def look_at_engine(settings: Settings, gpu: int | None) -> Finding:
     release = version_tuple(version)
     if package == "sglang" and version and not OLDEST <= release[:3] <= NEWEST:
         what = f"sglang {version}: tried were 0.5.10 to 0.5.23"
-        return Finding(Part.ENGINE, "package", Level.WARN, what, "pip install 'genq[sglang]'")
+        return Finding(Part.ENGINE, "package", Level.WARN, what, install("sglang"))
     return Finding(Part.ENGINE, "package", Level.OK, f"{package} {version or '(no version)'}")

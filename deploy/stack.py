@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING
 
 from common.codec import dumps, loads
 from common.errors import ConflictError, UsageError
+from common.installing import install
 from common.private import write_private
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from deploy import embedded, processes
@@ -284,6 +285,6 @@ def program(command: str) -> list[str]:
         raise UsageError(
             f"The command {command} is not installed.",
             why=f"It is neither beside {sys.executable} nor on PATH.",
-            fix="Install genq: pip install 'genq[local]'   (in a checkout: make setup)",
+            fix=f"make setup    or: {install('local')}",
         )
     return [found]

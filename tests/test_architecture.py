@@ -180,7 +180,7 @@ def test_each_fault_has_a_test_or_a_word_on_why_not():
     assert not bare, f"no test covers {sorted(bare)}"
 
 
-def test_no_machine_s_path_is_in_a_tracked_file():
+def tracked_texts():
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=30
     )
@@ -188,8 +188,18 @@ def test_no_machine_s_path_is_in_a_tracked_file():
         pytest.skip("not a git checkout")  # an unpacked source archive
     for name in listed.stdout.decode().split("\0"):
         path = ROOT / name
-        if not name or not path.is_file() or path.suffix in {".gz", ".zst", ".parquet", ".png"}:
-            continue
-        text = path.read_text(encoding="utf-8", errors="replace")
+        if name and path.is_file() and path.suffix not in {".gz", ".zst", ".parquet", ".png"}:
+            yield name, path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_no_machine_s_path_is_in_a_tracked_file():
+    for name, text in tracked_texts():
         found = re.search(r"/(home|root|Users)/[A-Za-z0-9_.-]+/", text)
         assert not found, f"{name} holds the path {found.group()}"
+
+
+def test_no_file_has_anybody_install_a_genq_of_a_registry():
+    """None is there, so whoever takes the name gives its users what he likes."""
+    for name, text in tracked_texts():
+        found = re.search(r"genq\[[a-z]+\]|pip install[^\n;&|]* '?genq\b(?!')", text)
+        assert not found, f"{name}: {found.group()}"

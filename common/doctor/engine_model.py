@@ -55,7 +55,7 @@ def _template(model: str, bad: Level) -> Finding:
         if _ENGINE_ONLY in error.why:
             what = f"not tried: {error.why}"
             return Finding(Part.MODEL, name, Level.OK, what)
-        missing = "genq[tokens]" in error.fix
+        missing = isinstance(error.__cause__, ImportError)
         return failed(Part.MODEL, name, error, level=Level.WARN if missing else bad)
     except ValueError as error:
         fix = "Put a working chat_template.jinja into the model's folder."

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.installing import install
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -82,7 +84,7 @@ KNOWN = (
     _known(
         r"No module named ['\"]?(sglang|xllamacpp)\b",
         "The engine is not installed in this Python.",
-        "Install it: pip install 'genq[sglang]' on a GPU machine, 'genq[local]' for the small one.",
+        f"On a GPU machine: {install('sglang')}. For the small one: {install('local')}.",
         lasting=True,
     ),
     _known(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from common.errors import EngineError
+from common.installing import install
 from common.model import locate_model, model_fingerprint, model_name
 from consumer.engine.api import (
     Answer,
@@ -61,7 +62,7 @@ class LlamaCppEngine:
             raise EngineError(
                 "The embedded llama server is not installed.",
                 why="--engine llamacpp needs the package xllamacpp.",
-                fix="make setup    (or: pip install 'genq[local]')",
+                fix=f"make setup    or: {install('local')}",
             )
         path = gguf_file(spec.model)
         return llamacpp_launch(spec, str(path), threads=len(os.sched_getaffinity(0)))

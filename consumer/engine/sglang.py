@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from common.errors import EngineError
+from common.installing import install
 from common.model import locate_model, model_fingerprint, model_name
 from consumer.engine.api import (
     Answer,
@@ -70,7 +71,7 @@ class SglangEngine:
             raise EngineError(
                 "SGLang is not installed in this Python.",
                 why="--engine sglang starts it as a child process.",
-                fix="pip install 'genq[sglang]'    (or attach to a running server with --url)",
+                fix=f"{install('sglang')}, or attach to a running server with --url",
             )
         path = locate_model(spec.model)
         flags = flags_for(installed_version(), spec.flags)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from common.codec import decompress, loads
 from common.errors import StoreError
 from common.ids import RunName
+from common.installing import UPGRADE
 from common.records import RUN_VERSION, Row, RunManifest, RunSettings, Sampling, ShardInfo
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def read_manifest(data: bytes, key: str) -> RunManifest:
             raise StoreError(
                 f"{key} is of version {version}; this consumer reads up to {RUN_VERSION}.",
                 why="The producer that made the run is newer than this consumer.",
-                fix="Upgrade this consumer: pip install --upgrade genq",
+                fix=f"Upgrade this consumer: {UPGRADE}",
             )
         settings = _known(RunSettings, values["settings"])
         settings["sampling"] = read_sampling(settings.get("sampling") or {})

@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from common.errors import UsageError
+from common.installing import install
 from consumer.tuning.results import Outcome, Trial, trial_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Search:
             raise UsageError(
                 "Optuna is not installed in this Python.",
                 why="gen-consumer tune searches with it.",
-                fix="pip install 'genq[tune]'",
+                fix=install("tune"),
             )
         import optuna  # noqa: PLC0415 - an extra, and slow to load
         from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415

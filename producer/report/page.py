@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from common.errors import UsageError
+from common.installing import install
 from producer.report import numbers, words
 from producer.status.rows import duration
 
@@ -32,8 +33,8 @@ def page(report: Report) -> str:
         raise UsageError(
             "The page's pictures cannot be drawn: matplotlib is not installed.",
             why=f"It is an extra of genq ({error}).",
-            fix="pip install 'genq[report]'    (or without pictures: gen-producer report"
-            f" {report.run} --json)",
+            fix=f"{install('report')}, or without pictures: gen-producer report"
+            f" {report.run} --json",
         ) from error
     folder = files(__package__)
     environment = jinja2.Environment(

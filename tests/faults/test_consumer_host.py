@@ -13,6 +13,7 @@ import structlog
 from common.codec import compress, dumps
 from common.errors import Exit
 from common.ids import new_nonce
+from common.installing import UPGRADE
 from common.objectstore import RunPaths
 from common.queue.prompts import PromptQueue, QueueLimits
 from common.records import RESULT_VERSION, RUN_VERSION, Finished, Sampling, Verdict
@@ -83,7 +84,7 @@ async def test_a_run_of_a_newer_version_is_left_alone_and_others_go_on(world, en
     said = [log for log in logs if log["event"] == "run left alone"]
     assert [log["run"] for log in said] == ["newer"]
     assert f"version {RUN_VERSION + 1}" in said[0]["what"]
-    assert "pip install --upgrade genq" in said[0]["fix"]
+    assert UPGRADE in said[0]["fix"]
 
 
 @pytest.mark.row("A7")
@@ -98,7 +99,7 @@ async def test_a_newer_run_json_is_not_taken_for_a_damaged_one(
 
     said = await asyncio.to_thread(verify)
     assert "was written by a newer genq" in said.err
-    assert "pip install --upgrade genq" in said.err
+    assert UPGRADE in said.err
 
 
 @pytest.mark.row("A7")
@@ -125,7 +126,7 @@ async def test_a_result_of_a_newer_version_waits_for_a_sink_that_knows_it(
         assert (counts.committed, counts.generated, counts.dead) == (2, 1, 0)
         said = [log for log in logs if log["event"] == "sink.newer_result_left"]
         assert len(said) == 1
-        assert "pip install --upgrade genq" in said[0]["why"]
+        assert UPGRADE in said[0]["why"]
         monkeypatch.setattr("common.parts.schema.RESULT_VERSION", RESULT_VERSION + 1)
         sink = rig.start_sink()  # under its old name, as after an upgrade
         await rig.finished(sink)

@@ -304,4 +304,4 @@ except UsageError as error:
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
-    assert "genq[train]" in done.stdout
+    assert "pip install '.[train]'" in done.stdout

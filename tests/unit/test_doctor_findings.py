@@ -128,7 +128,7 @@ def test_a_release_that_was_not_tried_is_warned_about(settings, monkeypatch, ver
 
 def test_an_engine_that_is_not_installed_fails(settings):
     found = doctor.look_at_engine(settings, 0)
-    assert (found.level, "pip install 'genq[sglang]'" in found.fix) == (Level.FAIL, True)
+    assert (found.level, "pip install '.[sglang]'" in found.fix) == (Level.FAIL, True)
 
 
 def test_a_model_renders_a_greeting_or_says_why_not(tmp_path):
