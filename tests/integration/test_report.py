@@ -314,7 +314,7 @@ def test_a_run_without_a_completion_has_a_page_too(planted, producer, tmp_path):
 
 
 def test_what_cannot_be_is_refused_with_a_way_out(producer, tmp_path, monkeypatch):
-    assert "There is no run nobody" in producer("report", "nobody", code=3).err
+    assert "There is no run nobody" in producer("report", "nobody", code=2).err
     taken = tmp_path / "folder"
     taken.mkdir()
     assert "cannot be written" in producer("report", RUN, "--out", taken, code=2).err
