@@ -104,7 +104,7 @@ def _row(worker: WorkerInfo, median: float, slowest: float, at: float | None) ->
     rate = number(worker, "tokens_per_second")
     cells |= {
         "engine": gauges.get("engine", "?").lower(),
-        "in_flight": f"{gauges.get('in_flight', '0')}/{gauges.get('max_running', '?')} in flight",
+        "in_flight": _in_flight(worker),
         "rate": f"{rate:,.0f} tok/s",
         "finished": f"finished {number(worker, 'completed'):,.0f}",
         **dict(_card(worker)),
@@ -172,14 +172,21 @@ def _marks(worker: WorkerInfo) -> Iterator[str]:
         yield f"for want of GPU memory: {gauges['engine_lowered']}"
 
 
+def _in_flight(worker: WorkerInfo) -> str:
+    """Return how many requests are in flight of the window; before there is one, how many."""
+    window = number(worker, "window")
+    of = f"/{window:.0f}" if window else ""
+    return f"{worker.gauges.get('in_flight', '0')}{of} in flight"
+
+
 def _asked(worker: WorkerInfo) -> str:
-    """Return what was asked beside what came of it, where that is less."""
+    """Return how many requests an engine runs of those that were asked, where that is less."""
     asked, running = number(worker, "asked_running"), number(worker, "max_running")
     if not 0 < running < asked:
         return ""
     slots, each = number(worker, "state_slots"), number(worker, "slots_per_request")
     cause = f": {slots:,.0f} state slots, {each:.0f} each" if slots and each else ""
-    return f"({asked:,.0f} asked{cause})"
+    return f"(runs {running:,.0f} of {asked:,.0f} asked{cause})"
 
 
 def _lay_out(rows: list[_Row], width: int) -> list[str]:

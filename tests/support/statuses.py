@@ -51,7 +51,8 @@ def worker(number, **gauges):
     shown = {
         "engine": "ready",
         "in_flight": "48",
-        "max_running": "48",
+        "max_running": "64",
+        "window": "48",
         "tokens_per_second": "3500",
         "completed": "71000",
         "failed": "0",
@@ -91,7 +92,9 @@ def with_(status=STATUS, *, info=None, **counts):
 FULL_ROWS = [
     worker(10, **PLACE, gpu="10", token_usage="0.871", gpu_temperature_celsius="64"),
     worker(2, **PLACE, gpu="2", tokens_per_second="1800", engine_starts="3"),
-    worker(3, **PLACE, gpu="3", engine="starting", in_flight="0", tokens_per_second="0"),
+    worker(
+        3, **PLACE, gpu="3", engine="starting", in_flight="0", window="0", tokens_per_second="0"
+    ),
 ]
 FINE = replace(
     STATUS,

@@ -44,14 +44,15 @@ def line_of(**gauges):
 
 
 def test_a_worker_shows_what_was_asked_where_less_came_of_it():
-    hybrid = {"max_running": "40", "state_slots": "200", "slots_per_request": "5"}
+    hybrid = {"max_running": "40", "window": "44", "state_slots": "200", "slots_per_request": "5"}
     asked = line_of(asked_running="64", **hybrid)
-    assert "48/40 in flight" in asked
-    assert asked.endswith("  (64 asked: 200 state slots, 5 each)")
-    assert "(64 asked)" in line_of(asked_running="64", max_running="40")
+    assert "48/44 in flight" in asked  # the window, which may shrink while more is under way
+    assert asked.endswith("  (runs 40 of 64 asked: 200 state slots, 5 each)")
+    assert "(runs 40 of 64 asked)" in line_of(asked_running="64", max_running="40")
     for same in ("40", "20", ""):
         assert "asked" not in line_of(asked_running=same, **hybrid)
     assert "asked" not in line_of(asked_running="64", max_running="0")  # not ready yet
+    assert "  0 in flight" in line_of(in_flight="0", window="0")
 
 
 def test_a_worker_shows_its_card():
