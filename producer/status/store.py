@@ -20,7 +20,7 @@ from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.chain import chain_end, read_format, walk
 from common.ranges import Ranges
-from common.records import Row
+from common.records import Row, Verdict
 from common.s3 import open_store
 from producer.manifest import find_manifest
 
@@ -61,6 +61,7 @@ class Child:
     items: int
     state: str  # of the run in Redis, or not_in_redis
     committed: int
+    ok: int | None = None  # of those; None where nobody can say
 
 
 class _Asking:
@@ -206,7 +207,11 @@ class StoreLook:
         if known is None:
             return Child(child.run, child.parent_reason, child.items, "not_in_redis", 0)
         counts = await self._runs.sample(child.run)
-        return Child(child.run, child.parent_reason, child.items, known.state, counts.committed)
+        verdicts = counts.verdicts
+        if sum(verdicts.values()) < counts.committed:  # taken in part before Redis lost the run
+            verdicts = await self.verdicts(known) if known.state == "closed" else {}
+        ok = min(verdicts.get(Verdict.OK, 0), counts.committed) if verdicts else None
+        return Child(child.run, child.parent_reason, child.items, known.state, counts.committed, ok)
 
     async def _manifest(self, info: RunInfo) -> RunManifest | None:
         if not self._settings.store:

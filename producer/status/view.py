@@ -218,7 +218,10 @@ def _redone(child: Child) -> str:
     if child.state == "not_in_redis":  # Redis alone counts what it commits
         return f"{child.items:,} {child.reason}, not in Redis"
     state = f", {child.state}" if child.state in ("cancelled", "held", "paused") else ""
-    return f"{child.committed:,} of {child.items:,} {child.reason} redone{state}"
+    told = f"{child.committed:,} of {child.items:,} {child.reason} redone"
+    if child.ok is not None and child.ok < child.committed:  # the rest came out no better
+        told += f", {child.ok:,} ok"
+    return told + state
 
 
 def _example(one: Example) -> str:

@@ -18,6 +18,7 @@ from common.s3 import open_store
 from producer.manifest import find_manifest
 from producer.steer.control import JSON_VERSION, ask, done
 from producer.steer.lost import LostRun
+from producer.steer.remedies import dead_remedy
 from producer.trace.names import is_number, matches_of
 from producer.trace.words import indented
 
@@ -187,7 +188,7 @@ def run_failed(
             more = f"--reason {name} --limit {count}"
             lines.append(f"    ... and {count - len(some):,} more: {more}")
     if shown:
-        lines.append(f"Next: {_remedy(run, next(iter(shown)))}")
+        lines.append(f"Next: {dead_remedy(run, next(iter(shown)))}")
     failures = [{**asdict(one), "row": rows[one.item]} for one in found]
     data = {
         "version": JSON_VERSION,
@@ -216,16 +217,6 @@ def _samples(run: str, settings: Settings) -> int | None:
     except (StoreError, UsageError):  # a help to the reader, and no reason to show nothing
         return None
     return manifest.settings.samples if manifest else None
-
-
-def _remedy(run: str, verdict: str) -> str:
-    """Return what helps against failures of a class."""
-    if verdict == Verdict.TOO_LONG:  # another try alone ends in the same way
-        return (
-            f"gen-consumer with a larger --context, then: gen-producer requeue {run}"
-            f" --reason {verdict}    (or accept them: gen-producer verify {run} --allow-failures)"
-        )
-    return f"gen-producer requeue {run} --reason {verdict}"
 
 
 def verdict_of(reason: str | None) -> Verdict | None:

@@ -10,6 +10,7 @@ from common.codec import dumps
 from common.records import Verdict
 from producer.status.rows import duration
 from producer.status.store import one_line
+from producer.steer.remedies import dead_remedy
 
 if TYPE_CHECKING:
     from common.queue.item_state import ItemState
@@ -170,6 +171,8 @@ def _when(at: float | None, now: float) -> str:
 
 def next_command(life: Life) -> str:
     """Return the command that is most useful now."""
+    if child := _redoes(life):
+        return next_command(child)
     run, state, answer = life.run, life.state, life.answer
     place = state.place if state else ""
     unstored = answer is None or answer.part is None
@@ -177,18 +180,46 @@ def next_command(life: Life) -> str:
     dead = place == "dead" or (state is None and life.letter is not None and life.finished)
     flawed = answer is not None and answer.verdict != Verdict.OK
     rules = (  # the first that holds
-        (lost, f"load --run {run}    puts back what is missing"),
-        (place in ("nowhere", "dropped", "not loaded"), f"load --run {run}"),
-        (dead, f"requeue {run} --id {life.item}"),
-        (place == "committed" and unstored, f"verify {run}"),
+        (lost, f"gen-producer load --run {run}    puts back what is missing"),
+        (place in ("nowhere", "dropped", "not loaded"), f"gen-producer load --run {run}"),
+        (dead, dead_remedy(run, _class(life), item=life.item)),
+        (place == "committed" and unstored, f"gen-producer verify {run}"),
         (
-            life.counts and flawed,
-            f"requeue {run} --reason {answer and answer.verdict} --max-tokens N",
+            flawed and not (unstored or _solved(life)),
+            f"gen-producer requeue {run} --reason {answer and answer.verdict} --max-tokens N",
         ),
-        (answer is not None and answer.texts is None, f"trace {run} {life.item} --texts"),
-        (True, f"status {run}"),
+        (
+            answer is not None and answer.texts is None,
+            f"gen-producer trace {run} {life.item} --texts",
+        ),
+        (True, f"gen-producer status {run}"),
     )
-    return "gen-producer " + next(words for holds, words in rules if holds)
+    return next(words for holds, words in rules if holds)
+
+
+def _redoes(life: Life) -> Life | None:
+    """Return the child run's life that goes on with an item: what is given to one is not again.
+
+    Not where one has it `ok`: nothing is to be done. A cancelled child gives its items back.
+    """
+    if life.answer is None or _solved(life):
+        return None
+    return next((one for one in reversed(life.children) if not _given_back(one)), None)
+
+
+def _solved(life: Life) -> bool:
+    return any(one.answer and one.answer.verdict == Verdict.OK for one in life.family())
+
+
+def _given_back(child: Life) -> bool:
+    cancelled = child.state is not None and child.state.run_state == "cancelled"
+    return cancelled and child.answer is None
+
+
+def _class(life: Life) -> str:
+    if life.state and life.state.dead_class:
+        return life.state.dead_class
+    return life.letter.verdict if life.letter else ""
 
 
 def matches_words(run: str, matches: Matches) -> str:

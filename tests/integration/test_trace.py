@@ -71,7 +71,10 @@ def test_an_items_life_is_told_wherever_it_is(producer, loaded, redis_url, store
     assert "attempts used up 1 of 3" in told[2]  # given up at once: the others were never made
     assert "9,000 tokens;\n    8,192 fit [31m" in told[2].replace("  [31m", " [31m")
     assert "\x1b" not in told[2]
-    assert "Next: gen-producer requeue rows --id 2" in told[2]
+    assert (
+        "Next: gen-consumer with a larger --context, then: gen-producer requeue rows --id 2"
+        in told[2]
+    )
     assert "generated" in told[3]
     assert "not read by a sink yet" in told[3]
     assert "completion: ok, finish reason stop, 3 tokens in, 2 out" in told[3]
@@ -142,6 +145,23 @@ def test_storage_alone_tells_of_parts_dead_letters_and_child_runs(producer, stor
     lost = producer("trace", "fam", "8").out
     assert "now: neither committed nor dead" in lost
     assert "gen-producer load --run fam" in lost
+
+
+def test_what_comes_next_is_with_the_child_run_that_an_item_was_given_to(producer, store):
+    cut = [completion(k, verdict="truncated") for k in range(3)]
+    dead = dead_letter(3, verdict="too_long")
+    manifest = store_committed(store, "big", [cut], dead=[dead])
+    again = [completion(0), completion(1, verdict="truncated")]
+    store_child(store, manifest, "big-truncated", [0, 1], [again])
+    said = {k: producer("trace", "big", k).out.rstrip().split("Next: ")[1] for k in range(4)}
+    assert said == {
+        0: "gen-producer trace big 0 --texts",  # the child's is ok
+        1: "gen-producer requeue big-truncated --reason truncated --max-tokens N",
+        2: "gen-producer requeue big --reason truncated --max-tokens N",  # given to none
+        3: "gen-consumer with a larger --context, then: gen-producer requeue big --id 3",
+    }
+    failed = producer("failed", "big").out
+    assert "Next: gen-consumer with a larger --context, then: gen-producer requeue big" in failed
 
 
 def test_storage_is_asked_although_redis_is_away(producer, store, service_env):

@@ -29,7 +29,7 @@ def test_the_screen():
         "last commit part 1,003, 42 s ago; cost 1,234 so far, 1,296 in all (at 2.50 a GPU-hour)",
         f"dead: 3 too_long; failed tries: {TRIES}; wasted 0.1 % of tokens",
         f"  n1 gpu 2   ready     48/48 in flight  1,800 tok/s{' ' * 11}{SLOWEST}",
-        "  n1 gpu 3   starting   0/48 in flight      0 tok/s",
+        "  n1 gpu 3   starting      0 in flight      0 tok/s",
         "  n1 gpu 10  ready     48/48 in flight  3,500 tok/s  KV 87 %",
         "Next: gen-producer failed ultrachat-200k",
     ]
@@ -94,18 +94,23 @@ def test_a_held_run_shows_what_went_wrong_and_how_to_go_on():
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ("open", "12 of 1,736 truncated redone"),
-        ("closed", "12 of 1,736 truncated redone"),
-        ("cancelled", "12 of 1,736 truncated redone, cancelled"),
-        ("held", "12 of 1,736 truncated redone, held"),
-        ("paused", "12 of 1,736 truncated redone, paused"),
+        ("open", "12 of 1,736 truncated redone, 5 ok"),
+        ("closed", "12 of 1,736 truncated redone, 5 ok"),
+        ("cancelled", "12 of 1,736 truncated redone, 5 ok, cancelled"),
+        ("held", "12 of 1,736 truncated redone, 5 ok, held"),
+        ("paused", "12 of 1,736 truncated redone, 5 ok, paused"),
         ("not_in_redis", "1,736 truncated, not in Redis"),
     ],
 )
 def test_a_child_run_that_does_not_go_on_is_told_with_its_state(state, told):
-    child = replace(HELD.children[0], state=state)
-    lines = screen(replace(STATUS, children=[child])).split("\n")
-    assert f"children: {child.run} ({told})" in lines
+    child = replace(HELD.children[0], state=state, ok=5)
+    for ok, words in (
+        (5, told),
+        (12, told.replace(", 5 ok", "")),
+        (None, told.replace(", 5 ok", "")),
+    ):
+        lines = screen(replace(STATUS, children=[replace(child, ok=ok)])).split("\n")
+        assert f"children: {child.run} ({words})" in lines
 
 
 def test_texts_of_rows_and_answers_cannot_steer_a_terminal():
