@@ -301,14 +301,19 @@ def origin_of(field: str, flags: dict[str, Any]) -> str:
     return f"{_DEFAULT} ({names_of(field)[0]} is not set)"
 
 
+def set_by(field: str) -> str | None:
+    """Return the variable or the file that a value comes from; None where it is the default."""
+    origin = origin_of(field, {})
+    return None if origin.startswith(_DEFAULT) else origin
+
+
 def origin_text(field: str) -> str:
     """Return a sentence for an error: where a value comes from that is no flag, or that it is not.
 
     For a setting with its default value it names the variable that would set it.
     """
-    origin = origin_of(field, {})
-    name = names_of(field)[0]
-    return f"{name} is not set." if origin.startswith(_DEFAULT) else f"{field} comes from {origin}."
+    origin = set_by(field)
+    return f"{field} comes from {origin}." if origin else f"{names_of(field)[0]} is not set."
 
 
 def kind_of(field: str) -> str:

@@ -12,7 +12,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from common.errors import StoreAwayError, StoreError
 from common.objectstore import ObjectMissingError
 from common.s3.credentials import NoCredentialsError
-from common.settings import names_of, origin_of
+from common.settings import names_of, origin_of, set_by
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -106,22 +106,37 @@ def _reason(error: BaseException) -> str:
 
 
 def _way_out(error: BaseException, code: str, *, bucket: str, endpoint: str) -> str:
-    key, secret = names_of("s3_access_key")[-1], names_of("s3_secret_key")[-1]
     if isinstance(error, NoCredentialsError):
-        return f"Name them: export {key}=... {secret}=..."
+        names = (names_of("s3_access_key")[-1], names_of("s3_secret_key")[-1])
+        return "Name them: export " + " ".join(f"{name}=..." for name in names)
     if isinstance(error, urllib3.exceptions.SSLError):
-        return f"Check the certificate, or say http:// in {names_of('s3_endpoint')[0]}."
+        return f"Check the certificate, or say http:// in {_place('s3_endpoint')}."
     if code in _REGION:
-        return f"Name the bucket's region: export {names_of('s3_region')[1]}=..."
+        place = set_by("s3_region")
+        name = place if place in names_of("s3_region") else names_of("s3_region")[1]
+        return f"Name the bucket's region: export {name}=..."
     if code in _TOKEN:
-        return f"Renew the session, and its {names_of('s3_session_token')[-1]}."
+        return f"Renew the session, and its {_key('s3_session_token')}."
     remedies = {
-        "NoSuchBucket": f"Create it (aws s3 mb s3://{bucket}), or correct GENQ_STORE.",
-        "AccessDenied": f"Check {key}; it needs the rights to get, put, list and delete there.",
-        "InvalidAccessKeyId": f"Check {key}.",
-        "SignatureDoesNotMatch": f"Check {secret}.",
+        "NoSuchBucket": f"Create it (aws s3 mb s3://{bucket}), or correct {_place('store')}.",
+        "AccessDenied": f"Check {_key('s3_access_key')}; it needs the rights to get, put, list and"
+        " delete there.",
+        "InvalidAccessKeyId": f"Check {_key('s3_access_key')}.",
+        "SignatureDoesNotMatch": f"Check {_key('s3_secret_key')}.",
         "NotImplemented": "Use a store that honours If-None-Match, or: gen-sink --single-writer",
         "RequestTimeTooSkewed": "Set this machine's clock.",
     }
     origin = origin_of("s3_endpoint", {})
     return remedies.get(code, f"Check that {endpoint} answers (it comes from {origin}).")
+
+
+def _place(field: str) -> str:
+    """Return what to change for another value: where it comes from now."""
+    return set_by(field) or names_of(field)[0]
+
+
+def _key(field: str) -> str:
+    """Return what to change for another key: one of the settings' counts only with the other."""
+    own = set_by("s3_access_key") and set_by("s3_secret_key")
+    name = names_of(field)[-1]
+    return (own and set_by(field)) or f"{name} (none is set: ~/.aws/credentials or the machine's)"

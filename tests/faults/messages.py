@@ -223,7 +223,7 @@ CASES = (
             "Error: Cannot write s3://genq-tests/ID/.genq-probe/ID-a.\n"
             "  http://HOST: SignatureDoesNotMatch: The request signature we calculated does "
             "not match the signature you provided. Check your key and signing method.\n"
-            "  Check AWS_SECRET_ACCESS_KEY."
+            "  Check GENQ_S3_SECRET_KEY."
         ),
         env={"GENQ_S3_SECRET_KEY": "wrong"},
     ),
