@@ -25,6 +25,7 @@ from common.telemetry.logs import setup_logging
 from common.telemetry.metrics import render, serve_metrics
 from common.telemetry.pulse import beating
 from producer.fleet import Fleet, Looks, readings
+from producer.status.data import SPANS
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -100,12 +101,16 @@ class Exporter:
         self._seen = (fleet, replace(looks, up=True, seconds=seconds, last=time.time()))
 
     async def _look(self) -> Fleet:
-        runs = []
+        runs, ended = [], {}
         for info in await self._runs.list():
             with suppress(EpochError):  # it went between the two calls
-                runs.append((info, await self._runs.sample(info.run)))
+                counts = await self._runs.sample(info.run)
+                runs.append((info, counts))
+                if info.state == "open" and not counts.settled:
+                    ended[info.run] = await self._runs.ended_since(info.run, counts.at, SPANS)
         return Fleet(
             runs=runs,
+            ended=ended,
             workers=await self._runs.workers(),
             suspended=await self._runs.suspended(),
             server=await server_facts(self._client),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.records import Verdict
 from common.telemetry.catalogue import EXPORTER
 from common.telemetry.readings import Readings
-from producer.status.data import RunStatus
+from producer.status.data import RunStatus, average_rate, recent_rate
 from producer.status.serving import (
     FATAL,
     earlier,
@@ -19,10 +19,13 @@ from producer.status.serving import (
     present,
     run_ahead,
 )
-from producer.status.state import state_of
+from producer.status.state import eta, state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from common.audit import RunCounts
+    from common.ids import RunName
     from common.queue.server import ServerFacts
     from common.queue.workers import WorkerInfo
     from common.records import RunInfo
@@ -53,6 +56,8 @@ class Fleet:
     """What one look at Redis found."""
 
     runs: list[tuple[RunInfo, RunCounts]] = field(default_factory=list)
+    # Results of the last while, of runs that go on: see Runs.ended_since.
+    ended: dict[RunName, tuple[Sequence[int], float | None]] = field(default_factory=dict)
     workers: list[WorkerInfo] = field(default_factory=list)
     suspended: bool = False
     server: ServerFacts | None = None
@@ -127,6 +132,7 @@ def _status(
     serving = [worker for worker in fleet.workers if info.run in worker.queues]
     before = earlier(info, (one for one, _ in fleet.runs)) if may_wait(info, counts) else []
     pairs = [pair for pair in fleet.runs if pair[0] in before]
+    ended = fleet.ended.get(info.run)
     status = RunStatus(
         info=info,
         counts=counts,
@@ -134,9 +140,13 @@ def _status(
         suspended=fleet.suspended,
         stream_limit=settings.stream_entries,
         behind=run_ahead(info, serving, pairs, settings.limits()),
+        recent=recent_rate(counts, serving, *ended) if ended else None,
+        average=average_rate(info, counts),
     )
     # Whether _SUCCESS is there only storage knows, which is not asked here: such a run is `closed`.
     read.one_of("genq_run_status", state_of(status)[0], STATUSES, run=info.run)
+    for bound, left in zip(("best", "worst"), eta(status) or (), strict=False):
+        read.set("genq_run_remaining_seconds", left, run=info.run, bound=bound)
     serve = sum(engine_of(worker) != FATAL for worker in heard(serving))
     read.set("genq_run_workers", serve, run=info.run)
     read.set("genq_run_problems", len(status.problems), run=info.run)

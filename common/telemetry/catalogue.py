@@ -121,6 +121,12 @@ EXPORTER = (
     _gauge("genq_run_since_lease_seconds", "Since an item was last handed out", "run"),
     _gauge("genq_run_since_result_seconds", "Since a result was last taken", "run"),
     _gauge("genq_run_since_commit_seconds", "Since the sink last stored something", "run"),
+    _gauge(
+        "genq_run_remaining_seconds",
+        "Until all is answered, `best` and `worst`, as `status` says; only while it generates",
+        "run",
+        "bound",
+    ),
     _gauge("genq_run_overdue_retry_seconds", "How long the oldest due retry has waited", "run"),
     _gauge("genq_worker_info", "1; what the consumer serves", "worker", "model"),
     _gauge("genq_worker_engine_state", "1 for the state of its engine", "worker", "state"),

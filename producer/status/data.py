@@ -152,8 +152,8 @@ class Watcher:
             behind=await self._behind(info, serving, common),
             verdicts=await self._store.verdicts(info) if success else {},
             stream_limit=self._settings.stream_entries,
-            recent=_recent(counts, serving, *ended),
-            average=_average(info, counts),
+            recent=recent_rate(counts, serving, *ended),
+            average=average_rate(info, counts),
             examples=await self._store.examples(info, counts.canary.worst)
             if alone and counts.state == "held"
             else [],
@@ -227,7 +227,7 @@ def _made(counts: RunCounts) -> int:
     return sum(counts.verdicts.values())
 
 
-def _recent(
+def recent_rate(
     counts: RunCounts, workers: list[WorkerInfo], ended: Sequence[int], oldest: float | None
 ) -> Rate | None:
     """Return the rate of the last minute, or of seven where few results came in it.
@@ -253,7 +253,8 @@ def _recent(
     return Rate(rate, shown or rate * mean, min(lows, default=None), max(highs, default=None))
 
 
-def _average(info: RunInfo, counts: RunCounts) -> Rate | None:
+def average_rate(info: RunInfo, counts: RunCounts) -> Rate | None:
+    """Return the rate since the run was made, to its last result where it is settled."""
     end = counts.at - (counts.since_result or 0.0) if counts.settled else counts.at
     seconds = end - info.created
     made = _made(counts)

@@ -29,6 +29,8 @@ from consumer.sink.start import run_sink
 from deploy.embedded import free_ports
 from producer.console import Console
 from producer.exporter import Exporter, run_exporter
+from producer.status.data import Watcher
+from producer.status.state import eta
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
 from tests.support.pages import Page, fetch
@@ -129,6 +131,36 @@ async def test_the_exporter_shows_the_fleet_by_places_that_outlive_a_restart(ben
         {"worker": "node8-cpu", "model": "m"},
     ]
     assert page("genq_run_status", run=RUN, status="generating") == 1
+
+
+async def test_what_is_left_of_a_young_run_is_what_status_says_and_nothing_while_it_is_held(
+    bench, seen, redis_url
+):
+    await bench.load(40)
+    await bench.complete(await bench.lease(10))
+    worker = Worker(
+        [Queue(RUN, connection=bench.sync, serializer=JSONSerializer)],
+        name=ONE,
+        connection=bench.sync,
+        serializer=JSONSerializer,
+    )
+    worker.register_birth()
+    await bench.runs.set_gauges(ONE, FIGURES, 60)
+
+    async def left():
+        page = await seen()
+        return [page("genq_run_remaining_seconds", run=RUN, bound=b) for b in ("best", "worst")]
+
+    watcher = Watcher(bench.client, load_settings(redis_url=redis_url, store=""))
+    shown = await left()
+    (status,) = await watcher.look(RUN)
+    assert shown == pytest.approx(list(eta(status)), rel=0.5, abs=2.0)
+    assert shown[1] < 600, "seconds after ten of forty are done"
+    for move, back in (("pause", "resume"), ("hold", None)):
+        await getattr(bench.runs, move)(RUN, *(["31 % are empty"] if move == "hold" else []))
+        assert await left() == [None, None]
+        if back:
+            await getattr(bench.runs, back)(RUN)
 
 
 async def test_a_look_costs_the_same_however_large_the_run_is(bench, seen):

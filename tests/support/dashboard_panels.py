@@ -57,11 +57,12 @@ OVERVIEW = Dashboard(
             width=4,
         ),
         Panel(
-            "Left, at the pace of the last half hour",
-            {'max(run:genq_remaining_seconds{run=~"$run"})': "left"},
+            "Left, at best and at worst",
+            {'max by (bound) (genq_run_remaining_seconds{run=~"$run"})': "{{bound}}"},
             "s",
             kind="stat",
             width=4,
+            about="As `gen-producer status` says; nothing while no run generates.",
         ),
         Panel(
             "Dead letters",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from producer.status.as_json import run_json
-from producer.status.data import FEW, Rate, _recent
+from producer.status.data import FEW, Rate, recent_rate
 from producer.status.state import cost, eta, label, next_command, state_of
 from producer.status.view import screen
 from tests.support.statuses import (
@@ -142,17 +142,17 @@ def test_the_end_is_only_told_while_things_move():
 def test_the_recent_rate_is_of_what_ended_lately_and_as_wide_as_chance_makes_it():
     counts = replace(COUNTS, completion_tokens=501_736 * 100)
     mute = worker(0, tokens_per_second="")
-    rate = _recent(counts, [mute], [600, 4200], 420.0)
+    rate = recent_rate(counts, [mute], [600, 4200], 420.0)
     assert (rate.completions, rate.tokens) == (10.0, 1000.0)
     assert rate.low == pytest.approx((600 - 600**0.5) / 60)
     assert rate.high == pytest.approx((600 + 600**0.5) / 60)
-    few = _recent(counts, [worker(0)], [FEW - 1, 84], 420.0)
+    few = recent_rate(counts, [worker(0)], [FEW - 1, 84], 420.0)
     assert (few.completions, few.tokens) == (0.2, 3500.0)  # what the engines say now
-    began = _recent(counts, [mute], [100, 100], 20.0)  # twenty seconds ago
+    began = recent_rate(counts, [mute], [100, 100], 20.0)  # twenty seconds ago
     assert began.completions == 5.0
-    assert _recent(counts, [], [600, 4200], 420.0) is None  # nobody is heard of
-    assert _recent(counts, [worker(0)], [0, 0], None) == Rate(35.0, 3500.0)
-    one = _recent(counts, [mute], [0, 1], 300.0)
+    assert recent_rate(counts, [], [600, 4200], 420.0) is None  # nobody is heard of
+    assert recent_rate(counts, [worker(0)], [0, 0], None) == Rate(35.0, 3500.0)
+    one = recent_rate(counts, [mute], [0, 1], 300.0)
     assert (one.low, one.high) == (None, None)
 
 
