@@ -159,7 +159,7 @@ async def _serve(settings: Settings, interval_seconds: float) -> Exit:
     )
     async with client, beating() as pulse:
         exporter = Exporter(client, settings)
-        with serve_metrics(settings, exporter.read, healthy=lambda: pulse.alive):
+        with serve_metrics(settings, exporter.read, healthy=lambda: pulse.alive, flag="--port"):
             log.info("exporter.started", host=settings.metrics_host, port=settings.metrics_port)
             looking = asyncio.create_task(exporter.keep_looking(interval_seconds), name="looking")
             asked = asyncio.create_task(_asked_to_stop(), name="asked")

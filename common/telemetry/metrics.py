@@ -62,10 +62,11 @@ def serve_metrics(
     read: Callable[[], Readings],
     *,
     healthy: Callable[[], bool] = lambda: True,
+    flag: str = "--metrics-port",
 ) -> Iterator[None]:
     """Answer /metrics and /healthz meanwhile, from threads; no port, no endpoint.
 
-    ``read`` and ``healthy`` are called on those threads and must not wait.
+    ``flag``: what the command calls the port. ``read`` and ``healthy`` are called on those threads and must not wait.
 
     Raises:
         ConflictError: another process has the port.
@@ -75,7 +76,7 @@ def serve_metrics(
         log.info("metrics.off", fix="--metrics-port PORT    (or GENQ_METRICS_PORT) shows them")
         yield
         return
-    server = _open(settings.metrics_host, settings.metrics_port, read, healthy)
+    server = _open(settings.metrics_host, settings.metrics_port, read, healthy, flag)
     if not _is_loopback(server.server_address[0]):
         log.warning(
             "metrics are open to other hosts, without a login",
@@ -96,7 +97,7 @@ def serve_metrics(
 
 
 def _open(
-    host: str, port: int, read: Callable[[], Readings], healthy: Callable[[], bool]
+    host: str, port: int, read: Callable[[], Readings], healthy: Callable[[], bool], flag: str
 ) -> ThreadingHTTPServer:
     class Handler(_Handler):
         read_ = staticmethod(read)
@@ -113,8 +114,17 @@ def _open(
         raise kind(
             f"Metrics cannot be served on {host}, port {port}.",
             why=f"{error}. The host comes from {origin_of('metrics_host', {})}.",
-            fix="Choose another --metrics-port (or GENQ_METRICS_HOST).",
+            fix=_remedy(error, flag, port),
         ) from error
+
+
+def _remedy(error: OSError, flag: str, port: int) -> str:
+    """Return what helps: another port, or another host."""
+    if error.errno == errno.EADDRINUSE:
+        return f"Choose another {flag}, or end what listens there:  ss -ltnp 'sport = :{port}'"
+    if error.errno == errno.EACCES:
+        return f"Choose a {flag} of 1024 or more: lower ones are for root."
+    return "unset GENQ_METRICS_HOST    (or name an address of this machine)"
 
 
 def _is_loopback(host: object) -> bool:

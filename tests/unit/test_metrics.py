@@ -120,7 +120,10 @@ def test_metrics_and_health_are_served_on_loopback_alone():
         taken = pytest.raises(ConflictError, match="cannot be served")
         with taken as caught, serve_metrics(settings_on(port), toys):
             pass
-        assert "--metrics-port" in caught.value.fix
+        assert caught.value.fix.startswith("Choose another --metrics-port,")
+        with taken as caught, serve_metrics(settings_on(port), toys, flag="--port"):
+            pass
+        assert caught.value.fix.startswith("Choose another --port,")
     assert [log for log in logs if log["log_level"] == "warning"] == []
     with pytest.raises(OSError, match="refused"):
         fetch(port)
