@@ -13,6 +13,7 @@ import click
 from common.cliutil import run_cli, version_option
 from common.errors import InputError, UsageError
 from common.ids import run_name, suggest_run_name
+from common.nearest import nearest
 from deploy import STATE_FOLDER
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ Examples:
               help="Low: a small model keeps to the point.")  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Answers to each row.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N rows only.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+              help="At a row that cannot be used.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["parquet", "jsonl.zst"]), default="parquet",
               show_default=True, help="Format of the results.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave Redis and the S3 server running at the end.")
@@ -106,10 +109,11 @@ def _refuse_unknown(place: Path, flag: str) -> None:
     if (place / "stack.json").exists():
         return
     stacks = _stacks()
+    meant = nearest(place.name, stacks) if place.parent == STATE_FOLDER else None
     raise UsageError(
-        f"There is no stack in {place}.",
+        f"There is no stack in {place}" + (f": did you mean {meant}?" if meant else "."),
         why=f"{STATE_FOLDER} holds {', '.join(stacks) or 'no run'}.",
-        fix=f"gen-local --run {stacks[0]}{flag}" if stacks else "gen-local prompts.jsonl",
+        fix=f"gen-local --run {meant or 'NAME'}{flag}" if stacks else "gen-local prompts.jsonl",
     )
 
 

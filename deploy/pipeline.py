@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from textwrap import shorten
@@ -25,6 +26,7 @@ from deploy import STATE_FOLDER, processes
 from deploy.progress import Look, Rates, Screen, duration, screen
 from deploy.results import count_truncated, download, opening_lines, relative, some_answers
 from deploy.stack import BUCKET, Service, Stack, program
+from producer.manifest import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +65,7 @@ class Job:
     temperature: float | None
     samples: int | None
     limit: int | None
+    on_error: str
     form: str
 
     @property
@@ -90,6 +93,7 @@ class LocalRun:
                 "--temperature": job.temperature,
                 "--samples": job.samples,
                 "--limit": job.limit,
+                "--on-error": job.on_error,
                 # The small default limit is for a first look; how many it cut is said at the end.
                 "--canary-truncated": 0,
             }
@@ -104,6 +108,11 @@ class LocalRun:
         if code == Exit.CONFLICT:
             click.echo(f"  {_other_name(job)}\n  or without the old one: {_anew(job)}", err=True)
         return code
+
+    def source(self) -> str | None:
+        """Return which data set the run is of, as it was named; None if there is no run."""
+        manifest = find_manifest(open_store(self._stack.settings()), self._job.run)
+        return manifest.source if manifest else None
 
     def is_done(self) -> bool:
         """Tell whether the run's output is complete."""
@@ -208,7 +217,7 @@ class LocalRun:
         )
         cut, rows = count_truncated(files)
         if cut and cut * 4 >= rows:
-            longer = _other_name(job, "--max-tokens", str(job.max_tokens * 8))
+            longer = _other_name(job, "--max-tokens", str(job.max_tokens * 8), source=self.source())
             click.echo(
                 f"{cut} of {rows} answers are truncated by --max-tokens. Longer ones: {longer}",
                 err=True,
@@ -270,10 +279,12 @@ def run_job(job: Job) -> int:
     gguf_file(job.model or DEFAULT_MODEL)  # before anything is started
     started = time.monotonic()
     work: LocalRun | None = None
+    fresh, void = not job.folder.exists(), False
     try:
         with stack_at(job.folder, keep=job.keep) as stack:
             work = LocalRun(job, stack)
             if code := work.load():
+                void = fresh and not job.keep and work.source() is None
                 return code
             if not work.is_done():
                 work.generate()
@@ -288,16 +299,24 @@ def run_job(job: Job) -> int:
     except KeyboardInterrupt as signalled:
         click.echo(_safe_line(job, work.last if work else None), err=True)
         return Exit.TERMINATED if isinstance(signalled, Terminated) else Exit.INTERRUPTED
+    finally:
+        if void:  # nothing was loaded: it would be listed as a run
+            shutil.rmtree(job.folder, ignore_errors=True)
+            with suppress(OSError):  # others are there, or it is a folder of the user's
+                STATE_FOLDER.rmdir()
 
 
-def _other_name(job: Job, *more: str) -> str:
-    """Return the command that was given, with a run name that is free."""
+def _other_name(job: Job, *more: str, source: str | None = None) -> str:
+    """Return the command that was given, with a run name that is free.
+
+    ``source``: the data set, where the command names none.
+    """
     words = shlex.split(job.again)
     for option in ("--run", *more[:1]):
         words = _without(words, option)
     taken = (STATE_FOLDER / f"{job.run}-{n}" for n in count(2))
     free = next(folder.name for folder in taken if not folder.exists())
-    dataset = [] if job.dataset else ["FILE"]
+    dataset = [] if job.dataset else [source or "FILE"]
     return shlex.join([*words, *dataset, "--run", free, *more])
 
 

@@ -252,6 +252,25 @@ def test_a_data_set_that_is_not_there_is_said_and_nothing_is_left(place):
     assert not (place / ".genq").exists()
 
 
+def test_a_data_set_that_cannot_be_loaded_leaves_no_run_and_its_remedy_works(place):
+    (place / "bad.jsonl").write_text('{"prompt": "Say hi."}\n{"prompt"\n', encoding="utf-8")
+    done = run(place, PROGRAM, "bad.jsonl")
+    assert done.returncode == Exit.INPUT
+    assert "--on-error skip" in done.stderr
+    assert not (place / ".genq").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_rows_that_cannot_be_used_are_skipped_and_a_rerun_names_the_data_set(place):
+    (place / "bad.jsonl").write_text('{"prompt": "Say hi."}\n{"prompt"\n', encoding="utf-8")
+    done = run(place, PROGRAM, "bad.jsonl", "--on-error", "skip", "--max-tokens", "1")
+    assert done.returncode == Exit.DONE, done.stderr
+    again = run(place, PROGRAM, "--run", "bad")
+    assert "Longer ones: " in again.stderr, again.stderr
+    assert " bad.jsonl --run bad-2 --max-tokens " in again.stderr
+
+
 @pytest.mark.parametrize("model", ["qwen", "prompts.jsonl"])
 def test_a_model_that_cannot_be_served_is_refused_before_anything_starts(place, model):
     done = run(place, PROGRAM, "prompts.jsonl", "--model", model)
@@ -270,7 +289,11 @@ def test_a_stack_that_was_never_started_is_not_made_up(place, flag):
     done = run(place, PROGRAM, "--run", "other", flag)
     assert done.returncode == Exit.USAGE
     assert "one, two" in done.stderr
+    assert f"gen-local --run NAME {flag}" in done.stderr  # none of them is near
     assert not (place / ".genq" / "other").exists()
+    done = run(place, PROGRAM, "--run", "twoo", flag)
+    assert ".genq/twoo: did you mean two?" in done.stderr
+    assert f"gen-local --run two {flag}" in done.stderr
     done = run(place, PROGRAM, flag)
     assert done.returncode == Exit.USAGE
     assert "one, two" in done.stderr
