@@ -116,6 +116,9 @@ def call_sync(redis: redis.Redis, run: RunName, name: str, *args: Argument) -> A
         raise explain(error, run, name) from error
 
 
+_LOOK = "What is wrong with it: gen-producer doctor"
+
+
 def explain(error: BaseException, run: RunName, doing: str) -> QueueError:
     """Return the error of ours that says what a refusal or a failure of Redis means."""
     text = str(error)
@@ -131,9 +134,11 @@ def explain(error: BaseException, run: RunName, doing: str) -> QueueError:
         why = f"{doing} of run {run}: {text}"
         return known.kind(f"Redis {known.does}.", why=why, fix=known.fix)
     if isinstance(error, ResponseError):
-        return QueueError(f"Redis refused: {doing} of run {run}.", why=text)
+        return QueueError(f"Redis refused: {doing} of run {run}.", why=text, fix=_LOOK)
     return QueueError(
-        "Redis cannot be reached.", why=f"{doing} of run {run}: {text or type(error).__name__}"
+        "Redis cannot be reached.",
+        why=f"{doing} of run {run}: {text or type(error).__name__}",
+        fix=f"Start it (redis-server, valkey-server) if it is down. {_LOOK}",
     )
 
 

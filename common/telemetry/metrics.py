@@ -66,7 +66,8 @@ def serve_metrics(
 ) -> Iterator[None]:
     """Answer /metrics and /healthz meanwhile, from threads; no port, no endpoint.
 
-    ``flag``: what the command calls the port. ``read`` and ``healthy`` are called on those threads and must not wait.
+    ``flag``: what the command calls the port. ``read`` and ``healthy`` are called on those threads
+    and must not wait.
 
     Raises:
         ConflictError: another process has the port.

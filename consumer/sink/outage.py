@@ -42,45 +42,52 @@ class Outage:
         self._retried = retried
         self._final = final
         self._figures = figures or Figures()
-        self._away = False
 
     async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return what ``call`` returns, as soon as it does.
+
+        All callers that share the figures are in one outage: it is said by the first of them, and
+        that it is over when the last has its answer.
 
         Raises:
             StoppingError: the sink was told to stop before that.
             GenqError: one of the kinds that waiting does not heal.
         """
-        wait_seconds = FIRST_SECONDS
-        while True:
-            try:
-                answer = await call()
-            except self._retried as error:
-                if isinstance(error, self._final):
-                    self._say_back()  # it did answer
-                    raise
-                self._say_away(error)
-            else:
-                self._say_back()
-                return answer
-            await pause(self._stop, wait_seconds * random.uniform(0.5, 1))
-            if self._stop.is_set():
-                raise StoppingError
-            wait_seconds = min(2 * wait_seconds, LONGEST_SECONDS)
+        wait_seconds, away, answered = FIRST_SECONDS, False, False
+        try:
+            while True:
+                try:
+                    answer = await call()
+                except self._retried as error:
+                    if isinstance(error, self._final):
+                        answered = True
+                        raise
+                    self._say_away(error, first=not away)
+                    away = True
+                else:
+                    answered = True
+                    return answer
+                await pause(self._stop, wait_seconds * random.uniform(0.5, 1))
+                if self._stop.is_set():
+                    raise StoppingError
+                wait_seconds = min(2 * wait_seconds, LONGEST_SECONDS)
+        finally:
+            if away:
+                self._leave(say=answered)
 
-    def _say_away(self, error: GenqError) -> None:
+    def _say_away(self, error: GenqError, *, first: bool) -> None:
         self._figures.failed_calls[self._service] += 1
-        if not self._away:
-            self._away = True
-            self._figures.away[self._service] += 1
+        if not first:
+            return
+        self._figures.away[self._service] += 1
+        if self._figures.away[self._service] == 1:
             log.warning(
                 "sink.away", service=self._service, what=error.what, why=error.why, fix=error.fix
             )
 
-    def _say_back(self) -> None:
-        if self._away:
-            self._away = False
-            self._figures.away[self._service] -= 1
+    def _leave(self, *, say: bool) -> None:
+        self._figures.away[self._service] -= 1
+        if say and not self._figures.away[self._service]:
             log.info("sink.back", service=self._service)
 
 

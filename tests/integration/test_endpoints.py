@@ -14,9 +14,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from rq import Queue
 from rq.serializers import JSONSerializer
+from structlog.testing import capture_logs
 
 from common.errors import EpochError, QueueError, StoreError, UsageError
 from common.keys import RUNS
+from common.queue.scripts import explain
 from common.settings import load_settings
 from common.telemetry.catalogue import CONSUMER, EXPORTER, SINK
 from common.telemetry.metrics import render
@@ -348,6 +350,38 @@ async def test_a_sink_shows_what_it_waits_for(settings):
     assert seen == [0, 1, 1]
     assert page("genq_sink_away", service="storage") == 0
     assert page("genq_sink_failed_calls_total", service="storage") == 2
+
+
+async def test_an_outage_is_said_once_for_all_who_wait_and_says_what_to_do():
+    figures, stop, redis = Figures(), asyncio.Event(), Away()
+    kinds = {"retried": QueueError, "final": (EpochError,), "figures": figures}
+    waiting = [Outage("redis", stop, **kinds) for _ in range(10)]
+    with capture_logs() as logs:
+        calls = [asyncio.create_task(one.outlast(redis.ask)) for one in waiting]
+        await eventually(lambda: redis.asked > 20, 60)
+        assert figures.away["redis"] == len(waiting)
+        redis.away = False
+        await asyncio.gather(*calls)
+        assert [log["event"] for log in logs] == ["sink.away", "sink.back"]
+        assert "Start it" in logs[0]["fix"]
+        redis.away = True  # the next one is said, too, also where its callers are called off
+        again = asyncio.create_task(waiting[0].outlast(redis.ask))
+        await eventually(lambda: figures.away["redis"], 60)
+        again.cancel()
+        await asyncio.wait([again])
+    assert [log["event"] for log in logs] == ["sink.away", "sink.back", "sink.away"]
+    assert figures.away["redis"] == 0
+
+
+class Away:
+    """Calls of a Redis that is away until it is told to answer."""
+
+    away, asked = True, 0
+
+    async def ask(self):
+        self.asked += 1
+        if self.away:
+            raise explain(OSError("connection refused"), "any", "reading")
 
 
 async def test_an_answer_that_is_final_ends_what_was_waited_for():

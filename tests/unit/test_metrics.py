@@ -43,7 +43,7 @@ PLAIN = (
     "starts",
 )
 LABELS = {
-    "gpu", "model", "version", "state", "verdict", "reason", "run", "service", "format",
+    "bound", "gpu", "model", "version", "state", "verdict", "reason", "run", "service", "format",
     "place", "status", "class", "worker",
 }  # fmt: skip
 TOY = (
