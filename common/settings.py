@@ -16,11 +16,11 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from common.errors import UsageError
-from common.nearest import did_you_mean
+from common.nearest import did_you_mean, nearest
 from common.secret_files import SUFFIX, read_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pydantic_core import ErrorDetails
 
@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     retry_base_seconds: float = Field(5.0, ge=0, description="Wait before a second attempt.")
     retry_cap_seconds: float = Field(300.0, ge=0, description="Longest wait before an attempt.")
     stream_entries: int = Field(20_000, ge=1, description="Results waiting for the sink.")
-    stream_bytes: int = Field(512 * MIB, ge=1, description="The same, in bytes.")
+    stream_bytes: int = Field(512 * MIB, ge=1, description="Bytes of results waiting for the sink.")
     result_ttl_seconds: int = Field(500, ge=1, description="How long RQ shows finished jobs.")
 
     # The consumer
@@ -125,13 +125,18 @@ class Settings(BaseSettings):
         None, ge=1, le=65535, description="Prometheus endpoint of consumer, sink and exporter."
     )
     metrics_host: str = Field(
-        "127.0.0.1", description="Where it listens; wider than loopback is warned about: no login."
+        "127.0.0.1",
+        description="Where that listens; wider than loopback is warned about: no login.",
     )
 
     # The sink
-    sink_rows: int = Field(500, ge=1, description="A part is sealed at so many completions,")
-    sink_bytes: int = Field(64 * MIB, ge=1, description="or at so many bytes,")
-    sink_seconds: float = Field(60.0, gt=0, description="or after so long.")
+    sink_rows: int = Field(500, ge=1, description="Completions at which a part is sealed.")
+    sink_bytes: int = Field(
+        64 * MIB, ge=1, description="Bytes at which a part is sealed, before it has so many."
+    )
+    sink_seconds: float = Field(
+        60.0, gt=0, description="Seconds after which a part is sealed all the same."
+    )
     sink_format: Literal["parquet", "jsonl.zst"] = "parquet"
 
     # The producer
@@ -344,12 +349,13 @@ def unknown_variables() -> Iterator[UsageError]:
             yield UsageError(
                 f"{name} is not a setting{did_you_mean(name, known)}",
                 why="It is set in the environment, and nothing reads it.",
-                fix=f"unset {name}    (the names: {_all_names()})",
+                fix=f"unset {name}    ({_meant(name, known)})",
             )
 
 
-def _all_names() -> str:
-    return ", ".join(Settings.model_fields)
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, known)
+    return f"or name it {close}" if close else "docs/settings.md has the names"
 
 
 def _usage_error(first: ErrorDetails, flags: dict[str, Any]) -> UsageError:
@@ -359,7 +365,7 @@ def _usage_error(first: ErrorDetails, flags: dict[str, Any]) -> UsageError:
         return UsageError(
             f"{place!r} is not a setting{did_you_mean(place, Settings.model_fields)}",
             why=f"It stands in {config_file() or 'the environment'}.",
-            fix=f"The names: {_all_names()}",
+            fix=f"Take it out    ({_meant(place, Settings.model_fields)})",
         )
     secret = "key" in field or "token" in field or "url" in field
     value = "(hidden)" if secret else repr(first.get("input"))

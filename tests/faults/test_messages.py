@@ -80,7 +80,7 @@ def message(said: str) -> str:
         (r"genq-tests/t[0-9a-f]{12}", "genq-tests/ID"),
         (r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "DATE"),
         (r" connecting to HOST\. .*", " ..."),  # differs by the system
-        (r" +\(the names: .*\)", ""),  # of all settings
+        (r" +\(or name it \w+\)", ""),  # the nearest setting
     ):
         text = re.sub(pattern, word, text)
     return text.rstrip("\n")

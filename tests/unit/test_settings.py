@@ -81,7 +81,7 @@ def test_an_unknown_name_in_the_file_is_refused(tmp_path):
         load_settings()
     assert caught.value.what == "'sink_row' is not a setting: did you mean sink_rows?"
     assert "genq.toml" in caught.value.why
-    assert "lease_seconds" in caught.value.fix
+    assert caught.value.fix == "Take it out    (or name it sink_rows)"
 
 
 def test_an_unknown_variable_is_refused_and_the_nearest_is_named(monkeypatch):
@@ -94,6 +94,20 @@ def test_an_unknown_variable_is_refused_and_the_nearest_is_named(monkeypatch):
     assert (
         caught.value.what == "GENQ_LEASE_SECOND is not a setting: did you mean GENQ_LEASE_SECONDS?"
     )
+    assert caught.value.fix == "unset GENQ_LEASE_SECOND    (or name it GENQ_LEASE_SECONDS)"
+    monkeypatch.delenv("GENQ_LEASE_SECOND")
+    monkeypatch.setenv("GENQ_QQQQQQ", "3")
+    with pytest.raises(UsageError, match="has the names"):
+        load_settings()
+
+
+def test_what_a_setting_means_is_whole_where_it_stands_alone():
+    for name, field in Settings.model_fields.items():
+        about = field.description
+        if about:
+            assert about[0].isupper(), name
+            assert about.endswith("."), name
+            assert not about.startswith(("The same", "Where it")), name
 
 
 @pytest.mark.parametrize(
