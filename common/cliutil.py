@@ -33,7 +33,7 @@ def run_cli(command: click.Command) -> NoReturn:
         error.show()
         sys.exit(Exit.USAGE)
     except click.ClickException as error:
-        error.show()
+        _plain(error).show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted. Nothing is lost; the same command goes on.")
@@ -50,6 +50,16 @@ def run_cli(command: click.Command) -> NoReturn:
     except Exception:  # noqa: BLE001 - the last place: a bug of ours is shown, and said to be one
         _report_bug()
     sys.exit(code if isinstance(code, int) else Exit.DONE)
+
+
+def _plain(error: click.ClickException) -> click.ClickException:
+    """Return the error without click's own names of the kinds of numbers."""
+    if type(error) is not click.BadParameter:
+        return error
+    message = error.message
+    for kind, plain in (("integer range", "whole number"), ("float range", "number")):
+        message = message.replace(f"is not a valid {kind}.", f"is not a {plain}.")
+    return click.BadParameter(message, error.ctx, error.param, error.param_hint)
 
 
 def _main(command: click.Command) -> object:

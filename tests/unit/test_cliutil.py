@@ -42,6 +42,14 @@ def run(body, *argv, env=None):
     )
 
 
+def test_what_is_no_number_is_told_without_click_s_own_words():
+    for kind, plain in (("click.IntRange(1)", "whole number"), ("click.FloatRange(0)", "number")):
+        body = f"click.Command('x', params=[click.Argument(['n'], type={kind})]).main(['abc'],"
+        done = run(f"{body} standalone_mode=False)")
+        assert (done.returncode, "range" in done.stderr) == (Exit.USAGE, False)
+        assert f"'abc' is not a {plain}." in done.stderr
+
+
 def every_error(root=GenqError):
     yield root
     for child in root.__subclasses__():
