@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from common.audit import flagged
 from producer.status.rows import duration, worker_lines
 from producer.status.state import (
-    TOLD_SECONDS,
     cost,
     eta,
     label,
@@ -121,13 +120,9 @@ def _pace(status: RunStatus) -> str:
         parts.append(f"now {_rate(status.recent)}")
     if status.average:
         parts.append(f"average {_rate(status.average)}")
-    seconds = stalled_seconds(status)
-    coming = _eta_text(status) if seconds is None else _stalled_text(seconds)
+    # Of a run that stands still the first line says for how long; it has no end.
+    coming = _eta_text(status) if stalled_seconds(status) is None else ""
     return "; ".join(filter(None, (", ".join(parts), coming)))
-
-
-def _stalled_text(seconds: float) -> str:
-    return f"stalled for {duration(seconds)}" if seconds >= TOLD_SECONDS else ""
 
 
 def _rate(rate: Rate) -> str:
