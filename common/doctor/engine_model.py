@@ -20,7 +20,7 @@ def look_at_model(model: str, *, needed: bool) -> list[Finding]:
     if not model:
         what = f"none is named: {origin_text('model')}"
         fix = "export GENQ_MODEL=/models/...    (or --model)"
-        level = bad if needed else Level.OK
+        level = bad if needed else Level.SKIP
         return [Finding(Part.MODEL, "model", level, what, fix)]
     try:
         path = locate_model(model)

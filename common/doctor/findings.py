@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 
 class Level(StrEnum):
-    """How bad a finding is. ``skip``: it could not be looked at, since something before failed."""
+    """How bad a finding is. ``skip``: something before failed, or none is named."""
 
     OK = "ok"
     WARN = "warn"

@@ -148,7 +148,7 @@ def test_a_model_renders_a_greeting_or_says_why_not(tmp_path):
     ("model", "needed", "level"),
     [
         ("", True, "fail"),
-        ("", False, "ok"),
+        ("", False, "skip"),
         ("nothing-here", True, "fail"),
         ("nothing-here", False, "warn"),
         ("owner/not-in-any-cache", True, "warn"),
