@@ -161,6 +161,7 @@ def start_redis(
     ports: Sequence[int] = (),
     binary: Path | None = None,
     appendfsync: str = "always",
+    maxmemory_bytes: int = 0,
 ) -> RedisServer:
     """Start Valkey on ``folder``; what it acknowledged there before is there again.
 
@@ -180,6 +181,7 @@ def start_redis(
         argv += ["--appendonly", "yes", "--appendfsync", appendfsync, "--save", ""]
         # A process title would be written over the environment, and the stack's mark be lost.
         argv += ["--maxmemory-policy", "noeviction", "--set-proc-title", "no"]
+        argv += ["--maxmemory", str(maxmemory_bytes)]  # 0: no limit
         # The password goes by stdin: an argument would be seen in the process list.
         secret = f"requirepass {password}\n".encode()
         process = spawn(argv, stack=stack, role="redis", log=log, stdin=secret)

@@ -118,6 +118,7 @@ class Stack:
             stack=self.id,
             password=identity.redis_password,
             ports=identity.redis_ports,
+            maxmemory_bytes=_memory_share(),
         )
         self._servers.append(redis)
         store = embedded.start_s3(
@@ -237,6 +238,7 @@ class Stack:
             CONFIG_FILE_VARIABLE: str(self.folder / "genq.toml"),
             # By the names that tools of others know.
             "RQ_REDIS_URL": given["redis_url"],
+            "REDIS_URL": given["redis_url"],
             "AWS_ACCESS_KEY_ID": given["s3_access_key"],
             "AWS_SECRET_ACCESS_KEY": given["s3_secret_key"],
             "AWS_ENDPOINT_URL_S3": given["s3_endpoint"],
@@ -262,6 +264,11 @@ class Service:
     def exit_code(self) -> int | None:
         """Return its exit code once it has ended."""
         return self.process.poll()
+
+
+def _memory_share() -> int:
+    """Return a quarter of this machine's memory: at that, loads wait, and nothing is killed."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,10 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from common.doctor.findings import Level
+from common.doctor.queue import look_at_redis
 from common.errors import GenqError, UsageError
 from common.s3 import open_store
 from common.settings import Settings, load_settings
 from deploy import embedded, processes
+from deploy.stack import Stack
 from tests.support import servers
 from tests.support.servers import eventually_sync
 
@@ -116,3 +122,22 @@ def test_two_servers_of_one_kind_do_not_meet():
         assert one.ports != two.ports
         redis.Redis.from_url(one.url).set("a", "1")
         assert redis.Redis.from_url(two.url).get("a") is None
+
+
+def test_the_env_of_a_stack_serves_every_tool_and_its_redis_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    stack = Stack(tmp_path / "stack")
+    stack.claim()
+    try:
+        stack.start_servers()
+        for name, value in stack.environment().items():
+            monkeypatch.setenv(name, value)
+        settings = load_settings()  # several names of one setting, with the same value
+        url = settings.redis_url.get_secret_value()
+        assert os.environ["REDIS_URL"] == os.environ["RQ_REDIS_URL"] == url
+        assert f"export REDIS_URL={shlex.quote(url)}\n" in stack.env_file.read_text()
+        found = asyncio.run(look_at_redis(settings, "producer"))
+    finally:
+        stack.close()
+    assert [(one.name, one.what) for one in found if one.level is not Level.OK] == []
