@@ -104,9 +104,9 @@ def _run(read: Readings, info: RunInfo, counts: RunCounts, settings: Settings) -
     for verdict in Verdict:
         name = str(verdict)
         read.set("genq_run_results_total", counts.verdicts.get(name, 0), run=run, verdict=name)
-        read.set(
-            "genq_run_failed_tries_total", counts.failures.get(name, 0), run=run, **{"class": name}
-        )
+        if verdict is not Verdict.OK:  # which no failure can have
+            failed = counts.failures.get(name, 0)
+            read.set("genq_run_failed_tries_total", failed, run=run, **{"class": name})
     figures = {
         "size_items": counts.total,
         "loaded_items": counts.loaded,

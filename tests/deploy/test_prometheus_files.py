@@ -108,6 +108,18 @@ def test_promtool_accepts_every_panel_s_query(tmp_path):
     assert run_tool("promtool", "check", "rules", file).returncode != 0
 
 
+SECONDS = re.compile(r"_seconds\b(?!_bucket)|^time\(\)")
+
+
+@pytest.mark.parametrize(
+    "panel", [p for d in DASHBOARDS.values() for p in d.panels], ids=lambda p: p.title
+)
+def test_a_panel_has_one_axis_for_one_unit(panel):
+    for query in panel.queries:
+        in_seconds = bool(SECONDS.search(query)) or "histogram_quantile" in query
+        assert in_seconds == (panel.unit == "s"), query
+
+
 def test_each_alert_fires_and_keeps_silent_as_its_cases_say():
     accepted("promtool", "test", "rules", CASES)
 

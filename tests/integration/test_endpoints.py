@@ -98,6 +98,7 @@ async def test_the_exporter_shows_where_each_item_is_and_changes_nothing(bench, 
     assert page("genq_run_size_items", run=RUN) == 20
     assert page("genq_run_results_total", run=RUN, verdict="ok") == 2
     assert page("genq_run_failed_tries_total", run=RUN, **{"class": "empty"}) == 2
+    assert page("genq_run_failed_tries_total", run=RUN, **{"class": "ok"}) is None
     assert page("genq_run_completion_tokens_total", run=RUN) == 2
     assert page("genq_run_status", run=RUN, status="stalled") == 1, "nobody serves it"
     assert page("genq_run_status", run=RUN, status="generating") == 0

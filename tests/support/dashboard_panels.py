@@ -331,13 +331,18 @@ SINK = Dashboard(
         Panel(
             "Parts a minute",
             {f"sum by (run) (rate(genq_sink_parts_total{{{ON}}}[15m])) * 60": "{{run}}"},
+            width=THIRD,
         ),
         Panel(
-            "In hand",
-            {
-                f"sum by (run) (genq_sink_batch_items{{{ON}}})": "{{run}} results",
-                f"max by (run) (genq_sink_batch_age_seconds{{{ON}}})": "{{run}} age in seconds",
-            },
+            "Results in hand",
+            {f"sum by (run) (genq_sink_batch_items{{{ON}}})": "{{run}}"},
+            width=THIRD,
+        ),
+        Panel(
+            "Age of the oldest in hand",
+            {f"max by (run) (genq_sink_batch_age_seconds{{{ON}}})": "{{run}}"},
+            "s",
+            width=THIRD,
         ),
         Panel(
             "Rejected, repeated, broken",
@@ -382,10 +387,11 @@ SINK = Dashboard(
         Panel("Redis: connections", {"genq_redis_clients": "clients"}, width=THIRD),
         Panel(
             "Exporter: time of a look",
-            {"genq_exporter_look_seconds": "look", "genq_exporter_up - 1": "0: it sees Redis"},
+            {"genq_exporter_look_seconds": "look"},
             "s",
-            width=THIRD,
+            width=4,
         ),
+        Panel("Exporter sees Redis (1)", {"genq_exporter_up": "up"}, kind="stat", width=4),
     ),
 )
 DASHBOARDS = {"overview": OVERVIEW, "consumer": CONSUMER, "sink": SINK}
