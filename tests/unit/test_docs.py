@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +15,8 @@ from common.records import DEFAULT_POLICIES, ENGINE_FAULTS, Verdict
 from common.settings import OTHER_VARIABLES, Settings
 from producer.fleet import STATUSES
 from producer.status import state as status_state
+from producer.status.rows import worker_lines
+from producer.status.view import screen
 from tests.support import (
     docs,
     docs_blocks,
@@ -22,6 +26,7 @@ from tests.support import (
     docs_schema,
     docs_words,
 )
+from tests.support.statuses import FINE
 
 OPERATIONS = "docs/operations.md"
 ALERTS = docs.ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -171,3 +176,20 @@ def test_output_is_shown_without_the_place_and_time_of_its_making(tmp_path):
     assert docs_blocks.tidy(said, tmp_path) == (
         ".genq/demo at 2026-11-29T12:00:00 on 127.0.0.1:6379\n"
     )
+
+
+def test_the_status_page_shows_a_real_screen_and_tells_of_each_column_and_mark():
+    page = (docs.ROOT / "docs" / "status.md").read_text()
+    shown = screen(FINE).replace(FINE.info.run, "drafter-1")
+    assert textwrap.indent(shown, "    ") in page
+    said = page.partition("A worker's row")[2].partition("Looking changes nothing")[0]
+    gauges = {
+        "host": "n1", "gpu": "1", "engine": "READY", "in_flight": "1", "window": "2",
+        "tokens_per_second": "3", "token_usage": "0.5", "gpu_utilization": "0.5", "failed": "3",
+        "gpu_power_watts": "1", "gpu_temperature_celsius": "1", "accept_length": "2",
+        "engine_starts": "2", "gpu_throttled": "hw_thermal", "gpu_failing": "x",
+        "engine_lowered": "y", "completed": "1",
+    }  # fmt: skip
+    (line,) = worker_lines([replace(FINE.workers[0], gauges=gauges)], width=400)
+    words = set(re.findall(r"[A-Za-z]{2,}|[CW]\b", line)) - {"gpu", "ready", "hw", "thermal"}
+    assert {word for word in words if word not in said} == set(), line
