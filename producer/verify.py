@@ -118,5 +118,6 @@ def _data(run: RunName, proof: Proof, *, proven: bool) -> dict[str, Any]:
         "run": run,
         "proven": proven,
         **asdict(proof),
+        "harm": {str(kind): key for kind, key in proof.harm.items()},
         "flagged": flagged(proof.verdicts),
     }

@@ -26,7 +26,7 @@ async def server(answer):
         finally:
             writer.close()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=512)
     port = listener.sockets[0].getsockname()[1]
     async with listener:
         http = EngineHttp(f"http://127.0.0.1:{port}/", "the-key")
