@@ -83,7 +83,9 @@ def test_the_exporter_calls_a_run_that_waits_its_turn_waiting_and_not_stalled():
     runs = [(FIRST, replace(COUNTS, run="first")), (INFO, MINE)]
     assert status_of(Fleet(runs, workers=[shared(0)])) == {"waiting"}
     assert status_of(Fleet(runs, workers=[shared(0)]), "first") == {"generating"}
-    assert status_of(Fleet(runs[::-1], workers=[shared(0)])) == {"stalled"}, "it goes first, and stands"
+    assert status_of(Fleet(runs[::-1], workers=[shared(0)])) == {"stalled"}, (
+        "it goes first, and stands"
+    )
 
 
 def test_a_record_that_was_left_counts_until_a_newer_consumer_has_its_place():
