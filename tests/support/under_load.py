@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SUITE = ["-n", "3", "--dist", "loadgroup", "-m", "not slow and not faults", "-q"]
-BURN = "while True: pass"
+# Ends with its parent, however that ended: a forgotten one slows down all that comes after.
+BURN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 HEAD = """\
 # The suite under load
 
