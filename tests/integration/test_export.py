@@ -199,7 +199,7 @@ def test_a_killed_export_leaves_no_half_file(forge, export, tmp_path, point, pla
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["missing", "--to", "messages", "{here}/out.jsonl"], 3),
+        (["missing", "--to", "messages", "{here}/out.jsonl"], 2),
         (["r", "--to", "messages", "{here}/no/out.jsonl"], 2),
         (["r", "--to", "messages", "/proc/version/folder/"], 2),
         (["r", "--to", "messages", "s3://bucket/out.jsonl"], 2),

@@ -69,7 +69,7 @@ def test_parts_of_an_older_sink_are_counted_and_of_a_newer_one_refused():
     record = to_record(completion(0))
     survey.take([{name: value for name, value in record.items() if name != "turns"}], "part")
     assert survey.tokens.completion == 2
-    with pytest.raises(ValueError, match="upgrade"):
+    with pytest.raises(ValueError, match="git pull"):
         survey.take([record | {"version": 99}], "part")
 
 
