@@ -33,6 +33,7 @@ FULL_SOAK, HALF_SOAK = 7.0, 5.0  # trials that must fit for a confirmation of fo
 LEARNT_ANSWERS = 20  # so many answers make a mean length
 _MISSES = 200  # points in a row that need no server; then the space is used up
 _TICK_SECONDS = 1.0
+_KNOWN_STARTS = 2  # so many trials say how long one takes
 _SLOWER = 1.1  # a start may take so much longer than the longest before
 
 
@@ -286,8 +287,14 @@ class Round:
         return max(least, factor * baseline.start_seconds)
 
     def _cost(self, baseline: Trial, *, whole: bool) -> float:
-        """Return the seconds that one more trial may take; not ``whole``: just enough to tell."""
-        good = [one for one in (baseline, *self.search.trials) if one.outcome is Outcome.OK]
+        """Return the seconds that one more trial may take; not ``whole``: just enough to tell.
+
+        The first start on a machine compiles kernels and reads the weights from a cold disk, and
+        takes up to three times as long as any after it: once two others are known, it says nothing.
+        """
+        good = [one for one in self.search.trials if one.outcome is Outcome.OK]
+        if len(good) < _KNOWN_STARTS:
+            good.append(baseline)
         beside = max(one.seconds - one.measured_seconds for one in good)
         measure = self.pace.measure_seconds if whole else self.pace.least_seconds
         return _SLOWER * beside + measure

@@ -4,11 +4,12 @@
 
 FLAGS go to the engine. It brings its own Redis and S3 server; sglang must be installed. Stages:
 
+live    a bounded round of tuning on a run's real items, which is then finished and verified
 whole   a run from `load` to `verify`
 kill    SIGKILL of the engine's scheduler under load
 pair    A B A B on one server: A is SGLang's own serving benchmark, B a loaded run; the same
         prompts and limits, and as many requests in flight as the consumer's window allows
-cards   one consumer, then one on each of two cards
+cards   a consumer on each of two cards, then one of them alone
 
 Stages that must not disturb those of another such process wait for files: --gate DIR lets each
 stage begin once DIR/NAME is there.
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from tests.bench.gpu.counter import Counter, steady_rate
 from tests.bench.gpu.prompts import renderer, write_prompts
 from tests.bench.gpu.town import Consumer, Town, town
 
-STAGES = ("whole", "pair", "kill", "cards")
+STAGES = ("live", "whole", "kill", "pair", "cards")
 KEEP = ("truncated", "looping", "empty", "thought_only")
 
 
@@ -52,10 +54,20 @@ class Bench:
         text = json.dumps(self.figures, indent=1)
         (self.options.out / "figures.json").write_text(text + "\n")
 
-    def start(self, gpu: int) -> None:
-        consumer = Consumer(self.place, self.options.out, gpu, self.options.flags)
-        self.consumers.append(consumer)
-        self.note(f"ready_seconds_gpu{gpu}", round(consumer.wait_ready(), 1))
+    def staffed(self, number: int = 1) -> list[Consumer]:
+        """Return so many consumers, each on its card, all ready; those that run already stay."""
+        fresh = [
+            Consumer(self.place, self.options.out, gpu, self.options.flags)
+            for gpu in self.options.gpus[len(self.consumers) : number]
+        ]
+        self.consumers += fresh
+        for consumer in fresh:
+            self.note(f"ready_seconds_gpu{consumer.gpu}", round(consumer.wait_ready(), 1))
+        return self.consumers[:number]
+
+    def dismiss(self) -> None:
+        """End the newest consumer."""
+        self.note(f"exit_code_gpu{self.consumers[-1].gpu}", self.consumers.pop().end())
 
     def begins(self, stage: str) -> bool:
         """Whether a stage was asked for; waits until its gate is open."""
@@ -90,7 +102,8 @@ def main() -> None:
         with town(Path(folder), options.out, settings) as place:
             bench = Bench(options, place)
             try:
-                bench.start(options.gpus[0])
+                if bench.begins("live"):
+                    live(bench, write_prompts(place.folder, options.live_rows, words, 5, render)[0])
                 if bench.begins("whole"):
                     whole(bench, *write_prompts(place.folder, options.whole_rows, words, 1, render))
                 if bench.begins("kill"):
@@ -98,20 +111,31 @@ def main() -> None:
                 if bench.begins("pair"):
                     pair(bench, *write_prompts(place.folder, rows, words, 2, render))
                 if bench.begins("cards"):
-                    cards(
-                        bench,
-                        *(
-                            write_prompts(place.folder, n * rows, words, 4, render)[0]
-                            for n in (1, 2)
-                        ),
-                    )
+                    made = (write_prompts(place.folder, n * rows, words, 4, render) for n in (1, 2))
+                    cards(bench, *(ours for ours, _theirs in made))
             finally:
-                codes = [consumer.end() for consumer in bench.consumers]
-                bench.note("consumers_exit_codes", codes)
+                while bench.consumers:
+                    bench.dismiss()
+
+
+def live(bench: Bench, rows: Path) -> None:
+    """Tune on a run while a sink commits it; then finish the run."""
+    run, gpu, minutes = bench.load(rows), bench.options.gpus[0], bench.options.live_minutes
+    words = ["--gpu", str(gpu), "--live", run, "--minutes", str(minutes)]
+    with ThreadPoolExecutor(1) as beside:
+        drained = beside.submit(bench.drain, run)
+        try:
+            bench.place.run("gen-consumer", "tune", *words, "--", *bench.options.flags)
+            bench.place.run("gen-producer", "status", run)
+        finally:
+            bench.staffed()  # the run ends, also where the round did not: the sink waits for it
+        drained.result()
+    bench.place.run("gen-producer", "verify", run)
 
 
 def whole(bench: Bench, rows: Path, _theirs: Path) -> None:
     """A run from `load` to `verify`."""
+    bench.staffed()
     began = time.monotonic()
     run = bench.load(rows)
     bench.drain(run)
@@ -123,7 +147,7 @@ def whole(bench: Bench, rows: Path, _theirs: Path) -> None:
 
 def pair(bench: Bench, rows: Path, theirs: Path) -> None:
     """A: SGLang's benchmark. B: a loaded run. Twice each, on the same server."""
-    consumer = bench.consumers[0]
+    (consumer,) = bench.staffed()
     found: dict[str, list[dict[str, float]]] = {"alone": [], "pipeline": []}
     for turn in range(2 * bench.options.rounds):
         name = ("alone", "pipeline")[turn % 2]
@@ -188,7 +212,7 @@ def flush(consumer: Consumer) -> None:
 
 def kill(bench: Bench, rows: Path) -> None:
     """SIGKILL of the scheduler under load; seconds to the first new token; nothing is lost."""
-    consumer = bench.consumers[0]
+    (consumer,) = bench.staffed()
     counter = Counter(consumer.door)
     counter.wait_first()
     run = bench.load(rows)
@@ -213,16 +237,15 @@ def kill(bench: Bench, rows: Path) -> None:
 
 
 def cards(bench: Bench, rows: Path, twice: Path) -> None:
-    """One consumer; then another on the second card."""
-    if len(bench.consumers) < 2:
-        _loaded(bench, rows)  # its window grows, its kernels are met
-        rate = _loaded(bench, rows)
-        bench.note("cards_one_tokens_per_second", round(rate, 1))
-        bench.start(bench.options.gpus[1])
-        _loaded(bench, rows)  # likewise
+    """Both cards at once; then one of them alone."""
+    bench.staffed(2)
+    _loaded(bench, twice)  # the windows grow, kernels are met
     both = _loaded(bench, twice)
     bench.note("cards_two_tokens_per_second", round(both, 1))
-    bench.note("cards_ratio", round(both / bench.figures["cards_one_tokens_per_second"], 4))
+    bench.dismiss()
+    alone = _loaded(bench, rows)
+    bench.note("cards_one_tokens_per_second", round(alone, 1))
+    bench.note("cards_ratio", round(both / alone, 4))
 
 
 def _loaded(bench: Bench, rows: Path) -> float:
@@ -244,6 +267,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=["whole", "pair", "kill"])
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--rows", type=int, default=8000)
+    parser.add_argument("--live-rows", type=int, default=40_000)
+    parser.add_argument("--live-minutes", type=float, default=5.0)
     parser.add_argument("--whole-rows", type=int, default=2000)
     parser.add_argument("--words", type=int, default=100, help="of a prompt")
     parser.add_argument("--max-tokens", type=int, default=128)
