@@ -10,7 +10,7 @@ PIP_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gene
 FAULT_RESULTS := .pytest_cache/faults.jsonl
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train-setup demo test test-thrice check format docs unit faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale bench-peers lock clean
+.PHONY: help setup train-setup demo test test-thrice check format docs unit explore faults chaos test-slow bench-queue bench-load bench-recovery bench-consumer bench-scale bench-peers lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,9 +56,13 @@ docs: $(VENV)/.test ## Write what is made from the code: tables, dashboards, doc
 unit: $(VENV)/.test ## The quick tests only
 	$(PYTEST) -q tests/unit $(PYTEST_OPTIONS)
 
+explore: $(VENV)/.test ## The property tests with new examples, more with every call
+	$(PYTEST) -n 2 -q -m "not slow and not faults" --hypothesis-profile=explore \
+		$$(grep -rlE "^@given|TestCase = .*Machine|RuleBasedStateMachine" tests --include='test_*.py') $(PYTEST_OPTIONS)
+
 faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
 	@mkdir -p .pytest_cache && rm -f $(FAULT_RESULTS)
-	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" -p tests.faults.results \
+	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" --hypothesis-profile=explore -p tests.faults.results \
 		--fault-results $(FAULT_RESULTS) $(PYTEST_OPTIONS); failed=$$?; \
 	$(BIN)/python -m tests.faults.results $(FAULT_RESULTS) docs/records/faults.md; exit $$failed
 
@@ -66,7 +70,7 @@ chaos: $(VENV)/.test ## The whole pipeline under random faults (SEED=1 ITEMS=500
 	$(BIN)/python -m tests.faults.chaos --seed $(or $(SEED),1) --items $(or $(ITEMS),5000)
 
 test-slow: $(VENV)/.test ## The tests that take minutes
-	$(PYTEST) -m slow $(PYTEST_OPTIONS)
+	$(PYTEST) -m slow --hypothesis-profile=explore $(PYTEST_OPTIONS)
 
 test-thrice: $(VENV)/.test ## The tests of `make test` three times, beside a process that takes a core
 	$(BIN)/python -m tests.support.under_load --times 3 --record docs/records/suite.md

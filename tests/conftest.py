@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    # No example fails by the clock: a busy machine is no fault of the code.
-    hypothesis.settings.register_profile(
-        "genq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    # No example fails by the clock: a busy machine is no fault of the code. Nor by the draw: the
+    # gate is the same for every change, and --hypothesis-profile=explore looks for new examples.
+    common = hypothesis.settings(
+        deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
+    hypothesis.settings.register_profile("explore", common)
+    hypothesis.settings.register_profile("genq", common, derandomize=True)
     hypothesis.settings.load_profile("genq")
     # Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
