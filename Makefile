@@ -58,7 +58,7 @@ unit: $(VENV)/.test ## The quick tests only
 
 explore: $(VENV)/.test ## The property tests with new examples, more with every call
 	$(PYTEST) -n 2 -q -m "not slow and not faults" --hypothesis-profile=explore \
-		$$(grep -rlE "^@given|TestCase = .*Machine|RuleBasedStateMachine" tests --include='test_*.py') $(PYTEST_OPTIONS)
+		$$(grep -rl "from hypothesis" tests --include="test_*.py") $(PYTEST_OPTIONS)
 
 faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
 	@mkdir -p .pytest_cache && rm -f $(FAULT_RESULTS)

@@ -40,6 +40,7 @@ CHANGES = (
     Change(
         (0, 5, 14), "--disable-prefill-cuda-graph", kind="came", takes_value=False, without="drop"
     ),
+    Change((0, 5, 15), "--min-free-slots-delay", kind="came", without="drop"),
     Change(
         (0, 5, 17),
         "--enable-linear-replayssm-spec",

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,25 @@ class TuneOptions:
                 why="--allow-state-dtype, --allow-kv-dtype or random weights do.",
                 fix="Leave them out, or give --run in place of --live.",
             )
+
+    def command(self, model: str) -> str:
+        """Return the command line that goes on with this round."""
+        said = {
+            "--gpu": self.gpu,
+            "--minutes": f"{self.minutes:g}",
+            "--live" if self.live else "--run": self.run,
+            "--prompts": self.prompts or None,
+            "--model": None if self.run else model,
+            "--card": self.card,
+            "--price": self.price,
+        }
+        words = ["gen-consumer", "tune"]
+        words += [
+            w for name, value in said.items() if value is not None for w in (name, str(value))
+        ]
+        words += ["--allow-state-dtype"] * self.allow_state_dtype
+        words += ["--allow-kv-dtype"] * self.allow_kv_dtype
+        return shlex.join([*words, *(["--", *self.flags] if self.flags else [])])
 
 
 def pace_for(minutes: float) -> Pace:

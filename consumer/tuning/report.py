@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from common.duration import duration
 from consumer.tuning.profiles import Match, Profile, family_of
 from consumer.tuning.serving import serving_of
 from consumer.tuning.space import describe
@@ -83,9 +84,9 @@ def savings(result: Result, facts: Facts) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {
         "remaining_items": facts.remaining_items,
-        "hours_before": round(before, 3),
-        "hours_after": round(after, 3),
-        "hours_saved": round(before - after, 3),
+        "hours_before": round(before, 4),
+        "hours_after": round(after, 4),
+        "hours_saved": round(before - after, 4),
     }
     if facts.price is not None:
         found["money_saved"] = round((before - after) * facts.price, 2)
@@ -111,7 +112,7 @@ def as_markdown(result: Result, facts: Facts) -> str:
         _verdict(result),
         "",
         f"- sample: {facts.sample}{' (real items, committed)' if facts.live else ''}",
-        f"- base flags: `{' '.join(facts.base) or 'none'}`",
+        f"- command: `{facts.command}`",
         f"- time: {result.spent_seconds / 60:.1f} of {facts.minutes:g} min, {tried}",
     ]
     if winner is not None:
@@ -122,7 +123,8 @@ def as_markdown(result: Result, facts: Facts) -> str:
         money = f", {saved['money_saved']:,.2f} saved" if "money_saved" in saved else ""
         lines.append(
             f"- the run's {saved['remaining_items']:,} remaining prompts on one card:"
-            f" {saved['hours_after']:,.1f} h instead of {saved['hours_before']:,.1f} h{money}"
+            f" {duration(3600 * saved['hours_after'])}"
+            f" instead of {duration(3600 * saved['hours_before'])}{money}"
         )
     if facts.live:
         lines.append(f"- completions committed on the way: {_kept(result):,}")
@@ -259,9 +261,9 @@ def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profil
             "running_before": round(result.baseline.running),
             "running": round(winner.running),
             "honesty": winner.honesty,
-            "confirmed": {True: "A B on held-out prompts", None: "no", False: "no"}[
-                result.confirmed
-            ],
+            "confirmed": f"{' '.join(name for name, _ in result.soak)} on held-out prompts"
+            if result.confirmed
+            else "no",
         },
     )
 

@@ -222,6 +222,7 @@ class _Desk:
             base=self.spec.flags,
             sample=self.sample.about,
             minutes=self.options.minutes,
+            command=self.options.command(self.spec.model),
             gpu=self.options.gpu,
             price=self.options.price,
             live=self.options.live,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from common.duration import duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,7 +20,6 @@ _BAR_CELLS = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _REASONS_SHOWN = 6
 _EXAMPLES_SHOWN = 2
-_DAY_HOURS = 48
 
 
 def screen(plan: Plan, *, ascii_only: bool = False) -> str:
@@ -155,16 +156,10 @@ def _cost(plan: Plan) -> Iterator[str]:
         " a GPU",
     )
     gpus = "1 GPU" if rates.gpus == 1 else f"{rates.gpus} GPUs"
-    words = f"{_duration(cost.wall_hours)} on {gpus}"
+    words = f"{duration(3600 * cost.wall_hours)} on {gpus}"
     if cost.price is not None:
         words += f"; {cost.price:,.2f} at {rates.price:,.2f} a GPU-hour"
     yield _line("", words)
-
-
-def _duration(hours: float) -> str:
-    if hours >= _DAY_HOURS:
-        return f"{hours / 24:,.1f} days"
-    return f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:,.1f} minutes"
 
 
 def _next(plan: Plan) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from common.duration import duration
 from common.errors import UsageError
 from common.installing import install
 from producer.report import numbers, words
-from producer.status.rows import duration
 
 if TYPE_CHECKING:
     from producer.report.data import Report

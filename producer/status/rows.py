@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from common.duration import duration
 from producer.status.serving import engine_of, number
 
 if TYPE_CHECKING:
@@ -123,17 +124,6 @@ def _since(beat: str, at: float | None) -> str:
     except ValueError:
         return "ever"
     return f"for {duration(seconds)}" if at and seconds > 0 else f"since {beat[:19]}Z"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units."""
-    left = round(seconds)
-    parts: list[str] = []
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])
 
 
 def _card(worker: WorkerInfo) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.duration import duration
 from common.model import SMALL_MODEL
-from producer.status.rows import duration, place_of
+from producer.status.rows import place_of
 from producer.status.serving import (
     FATAL,
     WORKING,

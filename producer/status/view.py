@@ -7,7 +7,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from common.audit import flagged
-from producer.status.rows import duration, worker_lines
+from common.duration import duration
+from producer.status.rows import worker_lines
 from producer.status.state import (
     cost,
     eta,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from common.codec import dumps
+from common.duration import duration
 from common.records import Verdict
-from producer.status.rows import duration
 from producer.status.store import one_line
 from producer.steer.remedies import dead_remedy
 

@@ -9,7 +9,7 @@ whole   a run from `load` to `verify`
 kill    SIGKILL of the engine's scheduler under load
 pair    A B A B on one server: A is SGLang's own serving benchmark, B a loaded run; the same
         prompts and limits, and as many requests in flight as the consumer's window allows
-cards   a consumer on each of two cards, then one of them alone
+cards   a consumer on each of two cards, then one of them alone; in turn, as often as --rounds says
 
 Stages that must not disturb those of another such process wait for files: --gate DIR lets each
 stage begin once DIR/NAME is there.
@@ -237,15 +237,17 @@ def kill(bench: Bench, rows: Path) -> None:
 
 
 def cards(bench: Bench, rows: Path, twice: Path) -> None:
-    """Both cards at once; then one of them alone."""
-    bench.staffed(2)
-    _loaded(bench, twice)  # the windows grow, kernels are met
-    both = _loaded(bench, twice)
-    bench.note("cards_two_tokens_per_second", round(both, 1))
-    bench.dismiss()
-    alone = _loaded(bench, rows)
-    bench.note("cards_one_tokens_per_second", round(alone, 1))
-    bench.note("cards_ratio", round(both / alone, 4))
+    """Both cards at once, then one of them alone; as many times as there are rounds."""
+    both, alone = [], []
+    for turn in range(bench.options.rounds):
+        bench.staffed(2)
+        _loaded(bench, twice)  # the windows grow, kernels are met
+        both.append(_loaded(bench, twice))
+        bench.note(f"cards_{turn}_two_tokens_per_second", round(both[-1], 1))
+        bench.dismiss()
+        alone.append(_loaded(bench, rows))
+        bench.note(f"cards_{turn}_one_tokens_per_second", round(alone[-1], 1))
+    bench.note("cards_ratio", round(sum(both) / sum(alone), 4))
 
 
 def _loaded(bench: Bench, rows: Path) -> float:

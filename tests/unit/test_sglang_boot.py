@@ -114,3 +114,9 @@ def test_the_table_names_each_flag_once():
     assert len(flags) == len(set(flags))
     assert all(bool(change.was) == (change.kind == "renamed") for change in CHANGES)
     assert version_tuple("0.5.17.post1") == (0, 5, 17)
+
+
+def test_what_only_makes_it_faster_is_left_out_where_it_is_not_known():
+    flags = ("--disable-radix-cache", "--min-free-slots-delay", "4", "--max-running-requests", "9")
+    assert flags_for("0.5.14", flags) == (flags[0], *flags[3:])
+    assert flags_for("0.5.15", flags) == flags

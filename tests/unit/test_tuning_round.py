@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import replace
 
 import pytest
 
+from common.duration import duration
 from common.errors import EngineError, UsageError
+from common.ids import RunName
+from consumer.cli import command as gen_consumer
+from consumer.tuning.opening import TuneOptions
 from consumer.tuning.profiles import profile_of, profile_text
 from consumer.tuning.report import Facts, as_data, as_markdown, profile_of_round
 from consumer.tuning.results import Outcome, Trial, trial_of
@@ -211,11 +216,14 @@ async def test_the_report_and_the_profile_tell_what_was_gained(tmp_path):
     assert saved["hours_before"] == pytest.approx(900_000 * 256 / result.before / 3600, rel=1e-3)
     assert saved["money_saved"] == pytest.approx(3.0 * saved["hours_saved"], rel=1e-2)
     assert f"{result.after / result.before:.2f} x the defaults" in text
+    before, after = (duration(3600 * saved[f"hours_{when}"]) for when in ("before", "after"))
+    assert f"remaining prompts on one card: {after} instead of {before}, " in text
     assert 0.5 < data["roofline_share"] < 0.8
     assert [trial_of(one) for one in data["trials"]] == list(result.trials)
     profile = profile_of_round(result, facts, today="2026-01-01")
     assert profile.name == "tuned-h200-qwen3.6-27b"
     assert profile.auto
+    assert profile.origin["confirmed"] == "A B A B on held-out prompts"
     assert profile.match.sglang == ">=0.5.17,<0.6"
     assert "dummy" not in profile.flags
     assert profile.flags[0] == "--language-model-only"
@@ -224,6 +232,26 @@ async def test_the_report_and_the_profile_tell_what_was_gained(tmp_path):
     import tomllib  # noqa: PLC0415
 
     assert profile_of(tomllib.loads(profile_text(profile))) == profile
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        TuneOptions(gpu=3, minutes=30.0, run=RunName("my-run"), live=True, price=2.5),
+        TuneOptions(gpu=None, minutes=7.5, prompts="my prompts.jsonl", allow_state_dtype=True),
+        TuneOptions(gpu=0, minutes=8.0, prompts="random:9:9", card="H200", flags=("--x", "a b")),
+    ],
+)
+def test_the_command_of_a_report_asks_for_the_same_round(asked):
+    said = asked.command("/models/one two")
+    words = shlex.split(said)
+    assert words[:2] == ["gen-consumer", "tune"]
+    given = gen_consumer.commands["tune"].make_context("tune", words[2:]).params
+    assert (given["live"] if asked.live else given["run"]) == asked.run
+    assert given["model"] == (None if asked.run else "/models/one two")
+    assert (given["prompts"] or "") == asked.prompts
+    for name in ("gpu", "minutes", "price", "card", "allow_state_dtype", "allow_kv_dtype", "flags"):
+        assert given[name] == getattr(asked, name)
 
 
 def test_a_setting_that_retracts_cannot_win():
