@@ -177,6 +177,7 @@ _HARMLESS = {
     *("--attention-backend", "--sampling-backend", "--grammar-backend", "--enable-metrics"),
     *("--random-seed", "--decode-log-interval", "--watchdog-timeout", "--load-format"),
     *("--skip-tokenizer-init", "--stream-interval", "--num-continuous-decode-steps"),
+    "--min-free-slots-delay",
     *("--scheduler-recv-interval", "--max-queued-requests", "--log-level", "--max-prefill-tokens"),
     *("--mamba-track-interval", "--reasoning-parser", "--tool-call-parser"),
 }
