@@ -44,6 +44,7 @@ class Window:
     _retractions: int | None = None
     _running: int = 0
     _stuck: int = 0  # samples in a row with a long queue in the engine that does not move
+    _cutting: bool = False  # it gave way, and more than its size are still in flight
 
     def __post_init__(self) -> None:
         self.max_running = max(1, self.max_running)
@@ -64,7 +65,11 @@ class Window:
         # New requests wait for their prefill, too: a queue that feeds more running ones is well.
         self._stuck = self._stuck + 1 if queued and load.running <= self._running else 0
         self._running = load.running
-        if load.retractions > before:
+        # Long answers leave slowly: what the last cut will bring is not to be cut once more.
+        self._cutting = self._cutting and in_flight > self.size
+        if self._cutting:
+            self._stuck = 0
+        elif load.retractions > before:
             self._give_way(min(self.size, in_flight) * 0.85)
         elif load.token_usage >= TIGHT_USAGE and load.waiting:
             self._give_way(self.size * 0.95)
@@ -79,9 +84,10 @@ class Window:
     def pushed_back(self) -> int:
         """Take a 429 or 503: the engine refuses more; return the new size.
 
-        One refusal seldom comes alone; those that follow before the next sample count once.
+        One refusal seldom comes alone: those that follow count once, until what was let in
+        before has left and some samples were calm.
         """
-        if self._calm < CALM_SAMPLES:
+        if self._calm == 0 and not self._cutting:
             self._give_way(self.size * 0.7)
         return self.size
 
@@ -102,4 +108,5 @@ class Window:
         self._stuck = 0
         self.size = max(1, min(self.size, math.floor(size)))
         self._ramping = False
+        self._cutting = True
         self._calm = CALM_SAMPLES

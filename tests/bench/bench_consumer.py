@@ -8,6 +8,7 @@ between the first and the last result. A crowded machine inflates it: the load i
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import statistics
@@ -84,15 +85,19 @@ async def bench(items: int, in_flight: int, folder: Path, redis_url: str, store:
 
 
 def main() -> int:
-    given = [int(n) for n in sys.argv[1:]]
-    items, in_flight = given + [4000, 256][len(given) :]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("items", type=int, nargs="?", default=4000)
+    parser.add_argument("in_flight", type=int, nargs="?", default=256)
+    options = parser.parse_args()
     with (
         servers.redis_server() as redis,
         servers.s3_server() as s3,
         tempfile.TemporaryDirectory() as folder,
     ):
         store = s3.settings(prefix="bench")
-        each_ms = asyncio.run(bench(items, in_flight, Path(folder), redis.url, store))
+        each_ms = asyncio.run(
+            bench(options.items, options.in_flight, Path(folder), redis.url, store)
+        )
     return 0 if each_ms <= BAR_MS else 1
 
 

@@ -124,6 +124,46 @@ def test_a_queue_in_the_engine_that_does_not_move_shrinks_the_window() -> None:
     assert 60 < window.size < 60 + 0.5 * 256
 
 
+def cut_by(trouble: str, samples: int) -> tuple[int, list[int]]:
+    """An engine whose answers take longer than so many samples: nothing leaves in that time."""
+    window = Window(128 if trouble == "stuck" else 256, most=320)
+    for _ in range(30):
+        window.observe(calm(window), in_flight=window.size)
+    full = in_flight = window.size
+    sizes = []
+    for n in range(1, samples + 1):
+        load = {
+            "stuck": calm(window, running=1, waiting=in_flight - 1),
+            "retracting": calm(window, retractions=n),
+            "tight": calm(window, waiting=9, token_usage=0.99),
+            "refusing": calm(window),
+        }[trouble]
+        if trouble == "refusing":
+            window.pushed_back()
+        sizes.append(window.observe(load, in_flight=in_flight))
+    return full, sizes
+
+
+@pytest.mark.parametrize("trouble", ["stuck", "retracting", "tight", "refusing"])
+def test_what_the_last_cut_has_not_brought_yet_is_not_cut_again(trouble):
+    full, sizes = cut_by(trouble, 60)
+    assert len(set(sizes[-50:])) == 1, "one cut, until what was let in before has left"
+    assert sizes[-1] < full
+    assert sizes[-1] > 0.3 * full
+
+
+def test_an_engine_that_goes_on_refusing_is_cut_every_few_seconds():
+    window = Window(100)
+    for _ in range(12):
+        window.observe(calm(window), in_flight=window.size)
+    sizes = []
+    for _ in range(12):
+        window.pushed_back()  # what it refuses is back at once: no more than the size in flight
+        sizes.append(window.observe(calm(window), in_flight=window.size))
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3, "every five samples"
+
+
 @given(max_running=st.integers(1, 5000), most=st.integers(1, 5000), events=events)
 def test_what_was_measured_to_be_most_is_the_ceiling(max_running, most, events) -> None:
     window = Window(max_running, most=most)

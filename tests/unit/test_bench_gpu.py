@@ -10,6 +10,7 @@ import pytest
 from tests.bench import bench_gpu
 from tests.bench.gpu.counter import steady_rate
 from tests.bench.gpu.prompts import write_prompts
+from tests.bench.gpu.town import Consumer, Town
 
 
 def samples(rates, since=0.0, tokens=0.0):
@@ -40,22 +41,33 @@ def test_both_sides_are_asked_the_same(tmp_path):
     assert len(set(asked)) == 20
 
 
-def test_each_rate_of_the_two_cards_is_taken_warm(monkeypatch, tmp_path):
+def test_two_cards_and_one_are_measured_warm_and_in_turn(monkeypatch, tmp_path):
     """A first load meets a small window and kernels that are not compiled yet."""
     seen = []
-    bench = bench_gpu.Bench(Namespace(gpus=[0, 1], out=tmp_path), None)
-    bench.consumers.append("first")
+    options = Namespace(gpus=[0, 1], out=tmp_path, rounds=2)
+    bench = bench_gpu.Bench(options, None)
+    rates = {1: iter((90.0, 110.0)), 2: iter((1.0, 190.0, 1.0, 210.0))}
 
-    def start(gpu):
-        bench.consumers.append(gpu)
+    def staffed(number):
+        bench.consumers[:] = options.gpus[:number]
 
-    def loaded(bench, rows):
+    def loaded(bench, _rows):
         seen.append(len(bench.consumers))
-        return 100.0 * len(seen)
+        return next(rates[len(bench.consumers)])
 
-    monkeypatch.setattr(bench, "start", start)
+    monkeypatch.setattr(bench, "staffed", staffed)
+    monkeypatch.setattr(bench, "dismiss", bench.consumers.pop)
     monkeypatch.setattr(bench_gpu, "_loaded", loaded)
     bench_gpu.cards(bench, tmp_path, tmp_path)
-    assert seen == [1, 1, 2, 2]
-    assert bench.figures["cards_one_tokens_per_second"] == 200.0
+    assert seen == [2, 2, 1] * 2
+    assert bench.figures["cards_1_one_tokens_per_second"] == 110.0
     assert bench.figures["cards_ratio"] == 2.0
+
+
+def test_a_consumer_that_takes_over_a_card_is_not_ready_by_the_words_of_the_one_before(tmp_path):
+    (tmp_path / "consumer-0.log").write_text('{"event": "engine.state", "state": "ready"}\n')
+    place = Town(tmp_path, {}, tmp_path / "transcript.txt")
+    one = Consumer(place, tmp_path, 0, ["--no-such-flag"])
+    one.process.kill()
+    one.process.wait()
+    assert one.events("engine.state") == []

@@ -104,6 +104,8 @@ class Consumer:
         words = ["gen-consumer", "--gpu", str(gpu), "--", *flags]
         place.say(f"$ {' '.join(words)} &\n")
         self._began = time.monotonic()
+        # What an earlier consumer of this card logged is none of this one's doing.
+        self._before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 place.command(*words),
@@ -128,7 +130,7 @@ class Consumer:
     def events(self, name: str) -> list[dict[str, Any]]:
         """What it logged under a name."""
         found = []
-        for line in self.log.read_bytes().splitlines():
+        for line in self.log.read_bytes()[self._before :].splitlines():
             with suppress(ValueError):
                 event = orjson.loads(line)
                 if event.get("event") == name:
