@@ -34,6 +34,24 @@ def settings_digest(manifest: RunManifest) -> str:
     return hashlib.sha256(canonical).hexdigest()
 
 
+def refuse_other_store(known: RunInfo, store: str, *, otherwise: str = "") -> None:
+    """Return if ``store`` (a URL) is where the run is kept, as Redis knows it; "" is not known.
+
+    For whatever would change objects of a run by its name: another store may hold another run of
+    that name. ``otherwise`` is a way out beside naming the run's own store.
+
+    Raises:
+        ConflictError: the run is kept in another store; nothing was changed.
+    """
+    if known.store and store and known.store != store:
+        raise ConflictError(
+            f"Run {known.run} in Redis belongs to another store.",
+            why=f"It was loaded into {known.store}; this command names {store}.",
+            fix=f"Name that store: export GENQ_STORE={known.store}"
+            + (f"\n{otherwise}" if otherwise else ""),
+        )
+
+
 def refuse_other(known: RunInfo, manifest: RunManifest, store: str) -> None:
     """Return if the run in Redis is ``manifest`` in ``store``; what is not known is no difference.
 
@@ -42,12 +60,7 @@ def refuse_other(known: RunInfo, manifest: RunManifest, store: str) -> None:
     """
     run = manifest.run
     another = f"--run {run[:60]}-2"
-    if known.store and store and known.store != store:
-        raise ConflictError(
-            f"Run {run} in Redis belongs to another store.",
-            why=f"It was loaded into {known.store}; this command names {store}.",
-            fix=f"Name that store (GENQ_STORE={known.store}), or another run: {another}",
-        )
+    refuse_other_store(known, store, otherwise=f"Or another run: {another}")
     if known.fingerprint != manifest.fingerprint:
         raise ConflictError(
             f"Run {run} exists with other rows.",
