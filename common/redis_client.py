@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+import structlog
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -33,10 +34,11 @@ from common.redis_trouble import trouble
 from common.settings import names_of, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from common.settings import Settings
 
+log = structlog.get_logger()
 MIN_VERSION = (7, 0)
 FAILURES = (RedisError, OSError)  # all that a call may raise
 LOCK_LOST = LockError  # what a lock's renewal raises where somebody else has it, or nobody
@@ -99,19 +101,34 @@ def open_client(settings: Settings, *, name: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(pool)
 
 
-async def connect(settings: Settings, *, name: str, writes: bool = False) -> redis.asyncio.Redis:
+def log_weakness(line: str) -> None:
+    """Tell a service's log what :func:`connect` found: for its ``warn``."""
+    log.warning("Redis may lose what it took", why=line)
+
+
+async def connect(
+    settings: Settings,
+    *,
+    name: str,
+    writes: bool = False,
+    warn: Callable[[str], None] | None = None,
+) -> redis.asyncio.Redis:
     """Return a client to a server that was found fit for the queue.
 
-    ``writes``: the caller changes runs, so its user must be allowed to.
+    ``writes``: the caller changes runs, so its user must be allowed to. ``warn`` is called with
+    each weakness of the server, once, where it can be used.
 
     Raises:
         QueueError: unreachable, refused, too old, in cluster mode, or set to evict keys.
     """
     client = open_client(settings, name=name)
     try:
-        await check_server(client, settings)
+        weaknesses = await check_server(client, settings)
         if writes:
             await check_rights(client, settings)
+        if warn is not None:
+            for line in weaknesses:
+                warn(line)
     except BaseException:
         await client.aclose()
         raise
@@ -134,11 +151,11 @@ async def check_server(client: redis.asyncio.Redis, settings: Settings) -> list[
     url = safe_url(settings.redis_url.get_secret_value())
     try:
         info = await client.info()
+        for problem in server_problems(info, url):
+            raise problem
+        return await _durability_warnings(client, info)
     except (RedisError, OSError) as error:
         raise explain(error, settings) from error
-    for problem in server_problems(info, url):
-        raise problem
-    return await _durability_warnings(client, info)
 
 
 def server_problems(info: dict[str, Any], url: str) -> Iterator[QueueError]:
@@ -199,11 +216,12 @@ async def memory(client: redis.asyncio.Redis) -> tuple[int, int]:
 async def _durability_warnings(client: redis.asyncio.Redis, info: dict[str, Any]) -> list[str]:
     if not info.get("aof_enabled"):
         return [
-            "appendonly is off: a crash of Redis loses what it holds (CONFIG SET appendonly yes)"
+            "Redis' appendonly is no: a crash of it loses what it holds (CONFIG SET appendonly yes)"
         ]
     fsync = await append_fsync(client)
     if fsync not in ("always", ""):
-        return [f"appendfsync is {fsync}: a crash can lose a second of work (always is safest)"]
+        line = f"Redis' appendfsync is {fsync}: a crash of it can lose a second of work"
+        return [f"{line} (CONFIG SET appendfsync always)"]
     return []
 
 

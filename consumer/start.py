@@ -16,7 +16,7 @@ from common.errors import ConflictError, Exit, UsageError
 from common.no_such_run import not_in_redis
 from common.patience import once_there
 from common.queue.run_state import Runs
-from common.redis_client import connect, connect_sync
+from common.redis_client import connect, connect_sync, log_weakness
 from common.s3 import open_store
 from common.telemetry.metrics import serve_metrics
 from common.telemetry.pulse import beating
@@ -184,7 +184,8 @@ async def serve(
     spec = await asyncio.to_thread(profiled, settings, engine_spec(settings, options))
     engine = engine_named(settings.engine)
     redis = await once_there(
-        lambda: connect(settings, name="consumer", writes=True), seconds=settings.wait_seconds
+        lambda: connect(settings, name="consumer", writes=True, warn=log_weakness),
+        seconds=settings.wait_seconds,
     )
     stopping.listen()
     try:

@@ -14,7 +14,7 @@ import structlog
 from common.errors import Exit
 from common.patience import once_there
 from common.queue.run_state import Runs
-from common.redis_client import connect
+from common.redis_client import connect, log_weakness
 from common.s3 import open_store
 from common.telemetry.metrics import serve_metrics
 from common.telemetry.pulse import beating
@@ -59,7 +59,8 @@ async def run_sink(
     stop = asyncio.Event()
     async with AsyncExitStack() as cleanup:
         redis = await once_there(
-            lambda: connect(settings, name="sink", writes=True), seconds=settings.wait_seconds
+            lambda: connect(settings, name="sink", writes=True, warn=log_weakness),
+            seconds=settings.wait_seconds,
         )
         cleanup.push_async_callback(redis.aclose)
         store: ObjectStore = open_store(settings)

@@ -298,7 +298,8 @@ class _Load:
 
     async def look_in_redis(self) -> RunInfo | None:
         """Return what Redis knows of the run; fails early where Redis cannot be used."""
-        async with await connect(self._settings, name="load", writes=True) as client:
+        warn = self._console.warn
+        async with await connect(self._settings, name="load", writes=True, warn=warn) as client:
             runs = Runs(client, self._settings.limits())
             info = await runs.get(self.run)
             self.incomplete = info is not None and await incomplete(runs, info)
