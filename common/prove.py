@@ -34,6 +34,10 @@ MAX_PROBLEMS = 100  # named one by one; the rest are counted
 _SHARD_LIMIT_BYTES = 16 * 2**30
 
 
+class NewerRunError(StoreError):
+    """run.json is whole, and of a newer version than this program knows."""
+
+
 class Harm(StrEnum):
     """What a problem is about: this decides what helps."""
 
@@ -59,6 +63,7 @@ class Proof:
     verdicts: dict[str, int] = field(default_factory=dict)
     harm: dict[str, str] = field(default_factory=dict)  # kind -> the first object that has it
     finished: bool = False  # _SUCCESS is there
+    unchecked: int = 0  # parts of which only name and size were looked at
 
 
 def input_fingerprint(digests: Iterable[str]) -> str:
@@ -70,8 +75,8 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
     """Return run.json.
 
     Raises:
-        StoreError: the store could not be asked; ObjectMissingError if there is none; or it is of
-            a newer version than this program knows.
+        StoreError: the store could not be asked; ObjectMissingError if there is none; NewerRunError
+            if it is of a newer version than this program knows.
         VerifyError: it is damaged.
     """
     key = RunPaths(run).run_json
@@ -80,7 +85,7 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
         refuse_newer(raw, key, RUN_VERSION)
         return build(RunManifest, raw)
     except NewerVersionError as error:
-        raise StoreError(
+        raise NewerRunError(
             f"{store.url}/{key} was written by a newer genq.",
             why=str(error),
             fix=UPGRADE,
@@ -121,6 +126,8 @@ def committed_items(
 def prove(store: ObjectStore, run: RunName, *, deep: bool = True) -> Proof:
     """Return the proof of a run; ``deep`` reads every part instead of trusting its index.
 
+    Else a part is read where its index is missing, or says another size or MD5 than the store.
+
     Raises:
         StoreError: the store could not be asked, or the run has no run.json.
         VerifyError: run.json or format.json is damaged.
@@ -144,12 +151,14 @@ class _Prover:
         self._committed = Bits(manifest.items)
         self._accounted = Bits(manifest.items)
         self._verdicts: Counter[str] = Counter()
-        self._listed = self._read_listed()
         self._success = self._read_json(self._paths.success)
+        # While a run goes on, the list of an earlier end may be there; it says nothing then.
+        self._listed = self._read_listed() if self._success is not None else {}
+        self._tells_md5 = not deep and self._etags_are_md5()
         self._problems: list[str] = []
         self._harm: dict[str, str] = {}
         self._more_problems = 0
-        self._parts = self._repeated = self._dead = 0
+        self._parts = self._repeated = self._dead = self._unchecked = 0
 
     def proof(self) -> Proof:
         problems = list(self._problems)
@@ -167,6 +176,7 @@ class _Prover:
             verdicts=dict(self._verdicts),
             harm=self._harm,
             finished=self._success is not None,
+            unchecked=self._unchecked,
         )
 
     def check_input(self) -> None:
@@ -223,24 +233,39 @@ class _Prover:
         index = read_index(self._store, self._paths, number)
         if index is None:
             self._say(Harm.INDEX, key, "is missing or damaged")
-        if index is None or self._deep:
+        if index is None or self._deep or not self._bears_out(stat, index):
             found = self._open(stat, number, suffix)
             if found is None:
                 return None
             if index is not None and index != found:
                 self._say(self._liar(index, found), key, f"does not describe {stat.key}")
             index = found
-        elif stat.size != index.bytes:
-            self._say(Harm.PART, stat.key, f"has {stat.size} bytes, {key} says {index.bytes}")
-        if len(stat.etag) == len(index.md5) and stat.etag != index.md5:
-            self._say(Harm.PART, stat.key, f"has ETag {stat.etag}, its bytes have MD5 {index.md5}")
         listed = self._listed.get(number)
         if listed is not None and listed.get("sha256") != index.sha256:
             self._say(Harm.PART, stat.key, f"is not the part that {self._paths.manifest} lists")
         return index
 
+    def _bears_out(self, stat: ObjectStat, index: PartIndex) -> bool:
+        """Return whether the store says of a part what its index says, as far as it tells."""
+        if stat.size != index.bytes:
+            return False
+        if self._tells_md5 and len(stat.etag) == len(index.md5):  # longer: uploaded in pieces
+            return stat.etag == index.md5
+        self._unchecked += 1
+        return True
+
+    def _etags_are_md5(self) -> bool:
+        """Return whether ETags are made from bodies alone; with keys of one's own they are not."""
+        stat = self._store.stat(self._paths.run_json)
+        data = self._store.get(self._paths.run_json)
+        return (
+            stat is not None and stat.etag == hashlib.md5(data, usedforsecurity=False).hexdigest()
+        )
+
     def _liar(self, index: PartIndex, found: PartIndex) -> Harm:
         """Return what is wrong where a part and its index differ: the one that nobody bears out."""
+        if index.token != found.token:  # it tells of a part that was there before this one
+            return Harm.INDEX
         listed = self._listed.get(found.part, {}).get("sha256")
         return Harm.INDEX if found.sha256 in (index.sha256, listed) else Harm.PART
 

@@ -91,6 +91,7 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
         f"{proof.items:,} items = {proof.committed:,} committed + {proof.dead:,} dead"
         + (f" + {left:,} missing" if (left := _missing(proof)) else ""),
         f"{proof.parts:,} parts" + (f"; {verdicts}" if verdicts else ""),
+        *_unchecked_words(run, proof),
         *_flagged_words(run, proof),
         *(f"  {problem}" for problem in proof.problems[:_PROBLEMS_SHOWN]),
     ]
@@ -106,6 +107,13 @@ def _flagged_words(run: RunName, proof: Proof) -> list[str]:
     total, first = sum(kept.values()), next(iter(kept))
     again = f"gen-producer requeue {run} --reason {first} --max-tokens N"
     return [f"{total:,} of them are kept but flagged, not ok. To do them again: {again}"]
+
+
+def _unchecked_words(run: RunName, proof: Proof) -> list[str]:
+    if not proof.unchecked:
+        return []
+    why = "checked by name and size alone, as their ETags are no MD5"
+    return [f"{proof.unchecked:,} parts {why}. To read them: gen-producer verify {run}"]
 
 
 def _missing(proof: Proof) -> int:

@@ -28,6 +28,7 @@ class ModelStore:
     def __init__(self, objects: dict[str, tuple[bytes, dict[str, str]]] | None = None) -> None:
         self.objects = {} if objects is None else objects
         self.fault: Callable[[str, str], bool] = lambda _call, _moment: False
+        self.etag_of: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
 
     def put(
         self, key: str, data: bytes, *, content_type: str = "", metadata: Mapping[str, str] = {}
@@ -58,14 +59,20 @@ class ModelStore:
         if key not in self.objects:
             return None
         data, metadata = self.objects[key]
-        return ObjectStat(key, len(data), hashlib.md5(data).hexdigest(), metadata)
+        return ObjectStat(key, len(data), self.etag_of(data), metadata)
+
+    def read_range(self, key: str, offset: int, size: int, *, etag: str) -> bytes:
+        data = self.get(key)
+        if self.etag_of(data) != etag:
+            raise StoreError(f"{key} is another version")
+        return data[offset : offset + size]
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectStat]:
         self._fail("list", "before")
         for key in sorted(self.objects):
             if key.startswith(prefix) and key > start_after:
                 data = self.objects[key][0]
-                yield ObjectStat(key, len(data), hashlib.md5(data).hexdigest())
+                yield ObjectStat(key, len(data), self.etag_of(data))
 
     def folders(self) -> Iterator[str]:
         yield from sorted({key.partition("/")[0] for key in self.objects if "/" in key})

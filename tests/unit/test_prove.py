@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from common import codec
@@ -11,9 +13,12 @@ from common.parts import SUFFIXES, WRITER, codec_for
 from common.parts.chain import fix_format
 from common.prove import MAX_PROBLEMS, Harm, committed_items, prove
 from common.queue.failures import FailureInfo
+from common.settings import load_settings
 from consumer.sink.commit import PartWriter
 from consumer.sink.finish import DeadLetters, write_end
 from consumer.sink.recover import Ledger
+from producer.console import Console
+from producer.verify import run_verify
 from tests.support.completions import completion
 from tests.support.modelstore import ModelStore
 from tests.support.runs import store_run
@@ -64,6 +69,60 @@ def test_a_finished_run_is_proven(suffix, deep):
     assert (proof.complete, proof.unique) == (True, True)
     assert (proof.items, proof.committed, proof.dead, proof.parts) == (10, 9, 1, 2)
     assert proof.verdicts == {"ok": 4, "truncated": 5}
+
+
+def of_a_key(data):
+    """As where a key of one's own encrypts: it looks like an MD5, and is not the body's."""
+    return hashlib.md5(b"key" + data).hexdigest()
+
+
+def of_pieces(data):
+    return f"{hashlib.md5(data).hexdigest()}-2" if data.startswith(b"(\xb5/\xfd") else md5(data)
+
+
+def md5(data):
+    return hashlib.md5(data).hexdigest()
+
+
+@pytest.mark.parametrize("etag_of", [of_a_key, of_pieces])
+@pytest.mark.parametrize("deep", [True, False])
+def test_etags_that_are_no_md5_of_the_body_damage_no_part(deep, etag_of):
+    store = make_run()
+    store.etag_of = etag_of
+    proof = prove(store, RUN, deep=deep)
+    assert (proof.problems, proof.complete, proof.unique) == ([], True, True)
+    assert proof.unchecked == (0 if deep else 2)
+
+
+def test_a_quick_look_says_what_it_did_not_check(monkeypatch, capsys):
+    store = make_run()
+    store.etag_of = of_a_key
+    monkeypatch.setattr("producer.verify.open_store", lambda _settings: store)
+    for deep in (True, False):
+        run_verify(RUN, load_settings(), Console(), deep=deep, allow_failures=True)
+    assert capsys.readouterr().out.count("2 parts checked by name and size alone") == 1
+
+
+def test_a_quick_look_reads_the_parts_that_differ_from_what_their_indexes_say():
+    store = make_run()
+    overwrite(part(0))(store)
+    replace_part(store, 1, list(range(4, 9)))
+    proof = prove(store, RUN, deep=False)
+    assert f"{part(0)}: is damaged" in "\n".join(proof.problems)
+    assert f"{PATHS.index(1)}: does not describe {part(1)}" in proof.problems
+    assert proof.unchecked == 0
+
+
+@pytest.mark.parametrize("deep", [True, False])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_while_parts_are_made_again_what_an_earlier_end_says_of_them_is_passed_over(deep, indexed):
+    store = make_run()
+    for key in (part(1), PATHS.success):
+        del store.objects[key]
+    replace_part(store, 1, [5, 4, 6, 7], index=indexed)
+    proof = prove(store, RUN, deep=deep)
+    assert Harm.PART not in proof.harm
+    assert (proof.finished, proof.committed) == (False, 8)
 
 
 def test_a_run_that_goes_on_is_incomplete_and_says_so():
