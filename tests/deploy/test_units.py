@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 
 import pytest
@@ -75,6 +76,22 @@ def test_the_consumer_s_unit_has_the_time_that_a_drain_takes():
         unit_lines(unit, "TimeoutStopSec")[0]
     )
     assert unit_lines(unit, "KillMode") == ["mixed"], "the engine is ended by its consumer"
+
+
+@pytest.mark.parametrize("card", [0, 7, 10, 15])
+def test_the_consumer_s_unit_gives_each_card_its_port(card, tmp_path):
+    (unit,) = [path for path in UNITS if "consumer" in path.name]
+    (started,) = unit_lines(unit, "ExecStart")
+    program = tmp_path / "gen-consumer"
+    program.write_text('#!/bin/sh\necho "$$" "$@"\n')
+    program.chmod(0o755)
+    # As systemd reads it: %i is the instance, $$ a dollar.
+    words = shlex.split(started.replace("%i", str(card)).replace("$$", "$"))
+    words[-1] = words[-1].replace("/opt/genq/bin", str(tmp_path))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        said = process.communicate(timeout=30)[0].split()
+    assert said[1:] == ["--gpu", str(card), "--metrics-port", str(9820 + card)]
+    assert said[0] == str(process.pid), "systemd's signals and its watchdog are the consumer's"
 
 
 # --- Slurm

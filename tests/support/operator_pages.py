@@ -34,7 +34,7 @@ in a metric; labels have few values. The same list as data: `gen-producer export
 Written by `make docs` from `common/telemetry/catalogue.py`; a test compares.
 """
 START = {
-    "gen-consumer": "`gen-consumer --gpu N --metrics-port 982N`, one a GPU (9820 + N; 9819 in a"
+    "gen-consumer": "`gen-consumer --gpu N --metrics-port PORT`, one a GPU (9820 + N; 9819 in a"
     " container)",
     "gen-sink": "`gen-sink --metrics-port 9818`",
     "gen-producer exporter": "`gen-producer exporter --port 9817`, one for a Redis",
