@@ -2,7 +2,8 @@
 # Makes every secret of a deployment, once: deploy/make-secrets.sh [FOLDER] [REDIS]
 #
 # FOLDER (deploy/secrets) gets users.acl with a password for each Redis user, the URL of each, keys
-# for the store, and Grafana's password. REDIS (redis:6379) is where the services find it.
+# for a store that is still to be set up (write those of a store that is there over them), and
+# Grafana's password. REDIS (redis:6379) is where the services find it.
 # The folder is private; the files in it may be read, because containers do so as other users.
 set -euo pipefail
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+from functools import partial
 
 import pytest
 
@@ -63,10 +67,9 @@ def test_the_page_on_deployment_names_files_that_exist():
     text = PAGE.read_text(encoding="utf-8")
     links = {name for name in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in name}
     assert all((PAGE.parent / name).exists() for name in links), links
-    named = set(re.findall(r"\bdeploy/[\w./-]*\w", text)) - {
-        "deploy/secrets/grafana-password",
-        "deploy/prometheus/consumers.json",  # both are made by who follows the page
-    }
+    named = set(re.findall(r"\bdeploy/[\w./-]*\w", text))
+    named.remove("deploy/prometheus/consumers.json")  # made by who follows the page, as these are:
+    named = {name for name in named if not f"{name}/".startswith("deploy/secrets/")}
     assert all((ROOT / name).exists() for name in named), named
     commands = re.findall(r"^    (.*)$", text, flags=re.MULTILINE)
     assert len(commands) > 20
@@ -78,3 +81,32 @@ def test_the_commands_on_the_page_are_shell(tmp_path):
     script = tmp_path / "page.sh"
     script.write_text("#!/bin/bash\n" + "\n".join(lines) + "\n")
     accepted("shellcheck", "--severity=warning", script)
+
+
+def test_the_commands_on_the_page_make_no_secrets_that_git_would_take(tmp_path):
+    """Follow every line that makes them or hands them on, in a copy without anything of ours."""
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+    (made,) = re.findall(r"^    (deploy/make-secrets\.sh \S+ redis\.\S+)$", text, re.MULTILINE)
+    copy = tmp_path / "copy"
+    (copy / "deploy").mkdir(parents=True)
+    for name in (".gitignore", "deploy/make-secrets.sh", "deploy/users.acl"):
+        shutil.copy(ROOT / name, copy / name)
+    run = partial(subprocess.run, cwd=copy, check=True, timeout=30, capture_output=True, text=True)
+    run(["bash", "-euc", f"git init -q; {made}"])
+    new = run(["git", "status", "--porcelain", "--untracked-files=all"]).stdout
+    assert "secrets/" not in new
+    for handed in re.findall(r"deploy/secrets/[\w.$-]+\w", text):
+        assert (copy / handed.replace("$user", "sink")).is_file(), handed
+    (slurm,) = re.findall(r"^    (install -D .* deploy/secrets/.*)$", text, re.MULTILINE)
+    run(["bash", "-euc", slurm], env={**os.environ, "HOME": str(tmp_path)})
+    script = (DEPLOY / "slurm" / "consumers.sbatch").read_text()
+    asked = set(re.findall(r"_FILE=\$secrets/(\S+)", script))
+    assert {path.name for path in (tmp_path / ".config/genq/secrets").iterdir()} == asked
+
+
+def test_the_page_installs_what_the_server_s_file_names():
+    installed = re.findall(
+        r"^    install .* (\S+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    (users,) = re.findall(r"^aclfile (\S+)$", (DEPLOY / "redis.conf").read_text(), re.MULTILINE)
+    assert users in installed
