@@ -243,6 +243,7 @@ class Consumer:
 
     def _engine_down(self, incarnation: int, reason: str) -> None:
         self.pump.engine_down()
+        self.display.rates.restart()
         self.client.engine_down(incarnation, reason, died=incarnation not in self._condemned)
         self._down.set()
 
@@ -252,15 +253,20 @@ class Consumer:
         self._parts.supervisor.condemn(reason)
 
     async def _watch_load(self) -> None:
+        seen = None
         while True:
             await asyncio.sleep(LOAD_SECONDS)
             if self.pump.ready is None:
                 continue
-            if (load := self._parts.supervisor.load) is not None:
-                before = self.pump.window.size
-                self.display.rates.sample(time.monotonic(), load.generated_tokens)
-                if self.pump.window.observe(load, in_flight=self.pump.in_flight) > before:
-                    self.pump.nudge()
+            now, load = time.monotonic(), self._parts.supervisor.load
+            # Each sample is judged once: a busy engine may take longer than a turn for the next.
+            if load is None or load is seen or not load.whole:
+                self.display.rates.nothing(now)
+                continue
+            seen, before = load, self.pump.window.size
+            self.display.rates.sample(now, load.generated_tokens)
+            if self.pump.window.observe(load, in_flight=self.pump.in_flight) > before:
+                self.pump.nudge()
 
     def _generated(self, verdict: Verdict) -> None:
         self.tried[verdict] += 1

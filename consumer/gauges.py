@@ -28,6 +28,11 @@ class Rates:
         while len(self._samples) > 2 and now - self._samples[0][0] > WINDOW_SECONDS:
             self._samples.popleft()
 
+    def nothing(self, now: float) -> None:
+        """There was no reading: after a while without any, there is no rate to tell."""
+        if self._samples and now - self._samples[-1][0] > WINDOW_SECONDS:
+            self._samples.clear()
+
     @property
     def tokens_per_second(self) -> float:
         """The rate over the window, 0 before there are two readings."""

@@ -96,6 +96,8 @@ class EngineLoad:
 
     ``generated_tokens``, ``retractions`` and ``work`` only grow while the engine lives: use
     differences. ``work`` moves at any sign of work, prefill included; its unit is of no meaning.
+    ``whole``: all three were read. Where they were not, they are lower than they should be, and
+    only a growth of ``work`` says anything.
     """
 
     running: int
@@ -106,6 +108,7 @@ class EngineLoad:
     work: int = 0
     state_usage: float | None = None  # 0 to 1, of the state pool; None: it has none
     accept_length: float | None = None  # tokens that a verification of drafts yields
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,9 @@ class Liveness:
         load, at = sample.load, sample.at
         moved = sample.answered > self._answered or sample.in_flight == 0
         if load is not None:
-            moved = moved or load.work > self._work
-            self._work = max(self._work, load.work)
+            again = load.whole and load.work < self._work  # somebody's server was started anew
+            moved = moved or again or load.work > self._work
+            self._work = load.work if again else max(self._work, load.work)
             self._spoke = at
         idle = load is not None and load.running + load.waiting == 0
         if self._moved is None or moved:

@@ -68,8 +68,18 @@ class EngineProcess:
             raise EngineError(
                 "The engine's process could not be started.", why=str(error)
             ) from error
-        await asyncio.to_thread(write_record, EngineRecord.of(process.pid, spec), spec)
-        return cls(process, spec)
+        started = cls(process, spec)
+        try:
+            await asyncio.to_thread(write_record, EngineRecord.of(process.pid, spec), spec)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                await started.end(0.0)  # nobody could find it after a kill of ours
+            raise EngineError(
+                "The engine's process could not be recorded, so it was ended.",
+                why=str(error),
+                fix=f"Make room for files in {spec.state_dir} (GENQ_STATE_DIR).",
+            ) from error
+        return started
 
     @property
     def pid(self) -> int:

@@ -56,6 +56,7 @@ SAMPLING_NAMES = {
     "stop": "stop",
 }
 _ASK_SECONDS = 10.0
+_NOT_FOUND = 404
 _READY_SECONDS = 30.0
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -153,9 +154,11 @@ class SglangEngine:
         if not loads.ok:
             return None
         try:
-            return read_load(loads.body, metrics.body.decode() if metrics.ok else "")
+            load = read_load(loads.body, metrics.body.decode() if metrics.ok else "")
         except (ValueError, TypeError, AttributeError):
             return None
+        # Somebody else's server may run without metrics; any other answer is a failed reading.
+        return load if metrics.ok or metrics.status == _NOT_FOUND else replace(load, whole=False)
 
     async def ready(self, http: Http) -> bool:
         """Ask /health: it is 503 until the warm-up request has passed."""

@@ -139,6 +139,11 @@ class Pump:
     def stop_item(self, run: RunName, item: Item) -> bool:
         """Give up one item and release it; False if it is not being generated here."""
         held = self.keeper.find(run, item)
+        waiting = next((work for work in self._suspects if work.held is held), None)
+        if waiting is not None:
+            self._suspects.remove(waiting)
+            self.outbox.release(waiting.held)
+            return True
         task = self._tasks.get(held) if held else None
         return task is not None and task.cancel()
 

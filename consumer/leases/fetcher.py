@@ -5,6 +5,7 @@ Only free slots are filled: an item that waits in a consumer ages there while ot
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -113,16 +114,20 @@ class Fetcher:
         held = [Held(run.info, lease, run.queue) for lease in leased]
         for lease in held:
             self._keeper.hold(lease)
-        works: list[Work] = []
-        for lease in held:
-            try:
-                works.append(await self._work(run, lease))
-            except StoreError as error:
-                self._unreadable(run.info.run, error)
-                self._outbox.release(lease)
-            except (ValueError, IndexError) as error:
-                self._outbox.fail(lease, _bad_row(lease, error))
-        return [work for work in works if not work.held.lost]
+        # Side by side: scattered items need a shard each, and the engine must not run dry.
+        works = await asyncio.gather(*(self._read(run, lease) for lease in held))
+        return [work for work in works if work is not None and not work.held.lost]
+
+    async def _read(self, run: ActiveRun, held: Held) -> Work | None:
+        """Return the item with its row; None where it cannot be read, and its lease is given up."""
+        try:
+            return await self._work(run, held)
+        except StoreError as error:
+            self._unreadable(run.info.run, error)
+            self._outbox.release(held)
+        except (ValueError, IndexError) as error:
+            self._outbox.fail(held, _bad_row(held, error))
+        return None
 
     def _news(self, run: ActiveRun, leased: Sequence[Leased]) -> list[Leased]:
         """Leave out the deliveries of items that we are answering already."""

@@ -134,7 +134,7 @@ async def measure(meter: Meter, pace: Pace, watch: Watch, card: CardMeans) -> tu
     while True:
         load = await watch.look()
         now = watch.clock()
-        if load is not None:
+        if load is not None and load.whole:
             meter.observe(now, load)
         if meter.steady:
             card.look()

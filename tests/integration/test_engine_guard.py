@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 
+import psutil
 import pytest
 
 from common.errors import EngineError
@@ -13,6 +14,7 @@ from consumer.engine import guard
 from consumer.engine.api import EngineSpec, Launch
 from consumer.engine.launch import sglang_launch
 from consumer.engine.process import EngineProcess, log_path, tail
+from consumer.engine.records import record_path
 from tests.support.fake_engine import free_port
 
 
@@ -83,6 +85,17 @@ async def test_an_engine_whose_log_cannot_be_written_is_not_started(tmp_path):
     with pytest.raises(EngineError) as refusal:
         await EngineProcess.start(Launch((sys.executable, "-c", ""), {}), spec)
     assert str(log_path(spec)) in refusal.value.why
+
+
+async def test_an_engine_that_cannot_be_recorded_is_ended_at_once(tmp_path):
+    spec = spec_in(tmp_path)
+    record_path(spec).mkdir(parents=True)
+    word = f"engine-{spec.port}"
+    launch = Launch((sys.executable, "-c", "import time; time.sleep(600)", word), {})
+    with pytest.raises(EngineError, match="could not be recorded") as refusal:
+        await EngineProcess.start(launch, spec)
+    assert str(tmp_path) in refusal.value.fix
+    assert not [one for one in psutil.process_iter(["cmdline"]) if word in (one.cmdline() or [])]
 
 
 def test_the_tail_of_a_missing_log_is_empty(tmp_path):

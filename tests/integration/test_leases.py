@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 import pytest
 import redis.asyncio
 import structlog
@@ -19,16 +16,11 @@ from common.queue.run_state import Runs
 from common.records import Failure, Finished, RunSettings, Verdict
 from consumer.engine.api import EngineFacts
 from consumer.leases.catalogue import NO_RUN, UNEQUAL, UNREADABLE, Catalogue, serves
-from consumer.leases.fetcher import Fetcher
-from consumer.leases.keeper import Keeper
-from consumer.leases.outbox import Outbox
-from consumer.leases.shards import Shards
 from tests.support.consumers import enqueue_run, rows_of, store_rows
+from tests.support.leases import FACTS, WORKER, Leases, delivering
 from tests.support.servers import eventually
 
-FACTS = EngineFacts("sglang", "0", "tiny", "", 300, 200, 8, None)
 TINY = RunSettings(model="some/where/tiny", model_fingerprint="")
-WORKER = WorkerName("w1")
 
 
 def catalogue_of(client, store, **more) -> Catalogue:
@@ -36,36 +28,10 @@ def catalogue_of(client, store, **more) -> Catalogue:
     return Catalogue(client, Runs(client, limits), store, limits, **more)
 
 
-class Leases:
-    """The consumer's lease side, as the daemon puts it together."""
-
-    def __init__(self, client, store, *, only=(), limits=None) -> None:
-        limits = limits or QueueLimits()
-        self.runs = Runs(client, limits)
-        self.catalogue = Catalogue(client, self.runs, store, limits, only=only)
-        self.keeper = Keeper(WORKER, 15.0)
-        self.outbox = Outbox(WORKER, self.keeper, self.catalogue.present_queue)
-        self.fetcher = Fetcher(WORKER, self.catalogue, Shards(store), self.keeper, self.outbox)
-
-    async def fetch(self, n: int):
-        await self.catalogue.refresh(FACTS)
-        return await self.fetcher.fetch(n)
-
-
 @pytest.fixture
 async def client(redis_url):
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         yield client
-
-
-@contextlib.asynccontextmanager
-async def delivering(outbox):
-    task = asyncio.create_task(outbox.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def finished(work, text: str = "x") -> Finished:

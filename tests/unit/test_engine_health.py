@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,22 @@ def test_no_work_for_the_stall_time_with_requests_in_flight_is_stuck():
 def test_growing_counters_keep_it_alive_for_ever():
     samples = [Sample(float(t), 3, 0, load(work=t)) for t in range(0, 10_000, 10)]
     assert feed(Liveness(30), *samples) == ""
+
+
+def test_a_server_that_somebody_started_anew_counts_from_zero_and_works():
+    first = [Sample(float(t), 3, 0, load(work=10**6 + t)) for t in range(100)]
+    again = [Sample(100.0 + t, 3, 0, load(work=t)) for t in range(400)]
+    assert feed(Liveness(100), *first, *again) == ""
+
+
+def test_a_reading_without_all_counters_is_no_sign_of_work_and_hides_none():
+    lost = replace(load(work=50), whole=False)  # without metrics the counter is a lower one
+    flapping = [
+        Sample(float(t), 3, 0, lost if t % 20 else load(work=90)) for t in range(0, 101, 10)
+    ]
+    assert "no token and no answer" in feed(Liveness(100), *flapping)
+    moving = [Sample(float(t), 3, 0, lost if t % 20 else load(work=t)) for t in range(0, 9000, 10)]
+    assert feed(Liveness(100), *moving) == ""
 
 
 def test_answers_alone_keep_it_alive_where_counters_are_missing():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.records import Sampling
-from consumer.engine.api import GenerateRequest
+from consumer.engine.api import GenerateRequest, Reply
 from consumer.engine.promtext import total
 from consumer.engine.sglang import SglangEngine, read_load
 from tests.support.captured import FIXTURES, answer_of, captured
@@ -128,6 +128,20 @@ def test_the_captured_loads_and_metrics_make_a_sample():
     assert load.generated_tokens == 350_762  # the counter that moves while requests run
     assert load.work > load.generated_tokens
     assert read_load(body("get_load"), "").running == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "whole"), [(200, True), (404, True), (503, False), (None, False)]
+)
+async def test_counters_that_could_not_be_read_are_not_taken_for_zero(status, whole):
+    """404 is somebody's server without metrics; it never had those counters."""
+
+    class Answers:
+        async def get(self, path, _seconds):
+            return Reply(status, b"") if path == "/metrics" else Reply(200, body("loads"))
+
+    load = await SglangEngine().load(Answers())
+    assert load.whole is whole
 
 
 def test_without_metrics_the_decode_moments_show_progress():

@@ -13,6 +13,16 @@ def test_the_rate_is_a_difference_over_the_window() -> None:
     assert rates.tokens_per_second == 50.0
 
 
+def test_an_engine_that_says_nothing_more_has_no_rate() -> None:
+    rates = Rates()
+    for second in range(20):
+        rates.sample(float(second), second * 50)
+    rates.nothing(33.0)
+    assert rates.tokens_per_second == 50.0
+    rates.nothing(34.5)
+    assert rates.tokens_per_second == 0.0
+
+
 def test_a_counter_that_fell_begins_anew() -> None:
     rates = Rates()
     rates.sample(0.0, 1_000_000)

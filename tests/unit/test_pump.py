@@ -52,3 +52,16 @@ async def test_a_large_window_is_filled_without_a_pause_between_lease_calls(monk
     for running in (task, *pump._tasks.values()):
         running.cancel()
     await asyncio.gather(task, *pump._tasks.values(), return_exceptions=True)
+
+
+async def test_an_item_that_waits_to_run_alone_can_be_stopped_too() -> None:
+    released, held = [], Held()
+    keeper = SimpleNamespace(find=lambda _run, _item: held)
+    outbox = SimpleNamespace(full=False, release=released.append)
+    pump = Pump(Fetcher(), keeper, outbox, Runner(), window=Window(8))
+    pump._ready = SimpleNamespace()
+    pump._take(SimpleNamespace(held=held, suspect=True))
+    assert pump.stop_item("r", 5)
+    assert released == [held]
+    assert not pump._suspects
+    assert not pump.stop_item("r", 5)
