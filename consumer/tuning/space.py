@@ -27,7 +27,9 @@ Value = str | int | float
 Point = dict[str, Value]
 
 FILLS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25)  # of the most running requests that fit
-WINDOWS = (1.25, 1.1, 1.5, 1.0)  # in flight, over the running requests
+# In flight, over the running requests. More than 1: a queue inside, so that no place is empty; but an
+# engine with a queue reads each prompt as its place comes free, alone.
+WINDOWS = (1.25, 1.1, 1.5, 1.0)
 CHUNKS = ("auto", 4096, 16384)
 # Places that must be free before prompts are read: one at a time, reading costs a decoding engine a
 # whole pass over its weights each; four is the most that SGLang takes.
@@ -212,7 +214,7 @@ class Space:
         best, others = ranked[0], ranked[1:4]
         turns: list[Point] = [{"fill": 0.625}, {"fill": 0.625, "admit": 4}]
         turns += [{"fraction": "safe", "prefill_graphs": "off"}]
-        turns += [{"fill": 0.375}, {"chunk": 16384}, {"window": 1.1}, {"fill": 0.875}]
+        turns += [{"fill": 0.375}, {"chunk": 16384}, {"window": 1.0}, {"fill": 0.875}]
         around = [{**best, **{k: v for k, v in turn.items() if k in knobs}} for turn in turns]
         mixed = [best, *around[:2], *others[:1], around[2], *others[1:2], *around[3:], *others[2:]]
         seen: dict[str, Point] = {}
