@@ -27,8 +27,8 @@ Value = str | int | float
 Point = dict[str, Value]
 
 FILLS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25)  # of the most running requests that fit
-# In flight, over the running requests. More than 1: a queue inside, so that no place is empty; but an
-# engine with a queue reads each prompt as its place comes free, alone.
+# In flight, over the running requests. More than 1: a queue inside, so that no place is empty; but
+# with a queue an engine reads each prompt as its place comes free, alone.
 WINDOWS = (1.25, 1.1, 1.5, 1.0)
 CHUNKS = ("auto", 4096, 16384)
 # Places that must be free before prompts are read: one at a time, reading costs a decoding engine a
