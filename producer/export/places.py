@@ -1,7 +1,8 @@
 """Where an export goes: into one file or stream, or into a folder with a file for each part.
 
 A folder is resumed: its journal, ``_EXPORT``, says how the export was asked for and which files are
-whole, and what a part's file was made from. A single file is begun anew.
+whole, and what a part's file was made from. At the end the folder holds no other files of ours:
+those of parts that are gone, or count no longer, are removed. A single file is begun anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from producer.export.files import SUFFIXES, Stream, WholeFile, errors_name, no_p
 from producer.export.writer import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from common.family import Family, FamilyPart
@@ -78,7 +79,8 @@ def to_file(job: Job, path: Path) -> Tally:
             job.moved(tally.completions)
             hit("export.part")
         if errors is not None:
-            tally.errors += job.writer.write_dead(job.store, errors) if job.finished else 0
+            if job.finished:
+                tally.errors += job.writer.write_dead(job.store, job.family.manifest, errors)
             _name_errors(errors, tally)
             hit("export.errors")
         out.commit()
@@ -105,7 +107,7 @@ def to_folder(job: Job, folder: Path) -> Tally:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise no_place(folder, error) from error
-    tally = Tally()
+    tally, kept = Tally(), set[str]()
     with Journal(folder, job) as journal:
         for part in job.family.parts():
             name = f"{part.run}-part-{part.number:08}.jsonl{SUFFIXES[job.packing]}"
@@ -116,10 +118,16 @@ def to_folder(job: Job, folder: Path) -> Tally:
                 known = _write_part(job, part, folder / name)
                 journal.note(name, made_from, known)
                 hit("export.named")
+            kept.add(name)
             tally.add(known)
             job.moved(tally.completions)
-        if job.errors and job.finished:
-            tally.errors += _write_dead(job, folder)
+        if job.errors:
+            name = f"{job.family.manifest.run}-failed.errors.jsonl{SUFFIXES[job.packing]}"
+            journal.begin(name)
+            if job.finished and (dead := _write_dead(job, folder / name)):
+                kept.add(name)
+                tally.errors += dead
+        journal.keep(kept)
     return tally
 
 
@@ -142,10 +150,9 @@ def _write_part(job: Job, part: FamilyPart, path: Path) -> Tally:
     return tally
 
 
-def _write_dead(job: Job, folder: Path) -> int:
-    name = f"{job.family.manifest.run}-failed.errors.jsonl{SUFFIXES[job.packing]}"
-    with WholeFile(folder / name, job.packing) as errors:
-        count = job.writer.write_dead(job.store, errors)
+def _write_dead(job: Job, path: Path) -> int:
+    with WholeFile(path, job.packing) as errors:
+        count = job.writer.write_dead(job.store, job.family.manifest, errors)
         if count:
             errors.commit()
     return count
@@ -197,11 +204,23 @@ class Journal:
     def begin(self, name: str) -> None:
         """Note that a file is about to be written, so that the next export knows whose it is."""
         self._add({"begun": name})
+        self._recall({"begun": name})
 
     def note(self, name: str, made_from: str, tally: Tally) -> None:
         """Note that a file is whole."""
         self._whole[name] = (made_from, tally)
         self._add({"file": name, "from": made_from, "counts": asdict(tally)})
+
+    def keep(self, names: Collection[str]) -> None:
+        """Remove all other files of ours: what they were made from is gone, or counts no longer."""
+        for name in self._ours.difference(names):
+            if name in self._whole:  # if its part comes back, it is to be written again
+                self.begin(name)
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+        (self._folder / errors_name(name)).unlink(missing_ok=True)
 
     def _read(self) -> None:
         lines = self._file.read().split(b"\n")[:-1]  # the last one may be torn
@@ -221,8 +240,7 @@ class Journal:
         for line in lines[1:]:
             self._recall(codec.loads(line))
         for name in self._ours:
-            (self._folder / name).unlink(missing_ok=True)
-            (self._folder / errors_name(name)).unlink(missing_ok=True)
+            self._remove(name)
         self._ours, self._whole = set(), {}
         self._file.seek(0)
         self._file.truncate()
@@ -231,6 +249,7 @@ class Journal:
     def _recall(self, noted: dict[str, Any]) -> None:
         if "begun" in noted:
             self._ours.add(noted["begun"])
+            self._whole.pop(noted["begun"], None)
         else:
             self._whole[noted["file"]] = (noted["from"], build(Tally, noted["counts"]))
 

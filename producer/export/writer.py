@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from common import codec
-from common.ids import RunName
 from common.objectstore import RunPaths
-from common.ranges import lines_of
 from producer.export.openai import error_line
 from producer.export.rows import UnfitError
+from producer.stored_letters import letters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.objectstore import ObjectStore
-    from common.records import Completion
+    from common.records import Completion, RunManifest
     from producer.export.formats import Format
     from producer.export.rows import Options
 
@@ -96,14 +95,18 @@ class Writer:
         tally.rows += len(rows)
         return ""
 
-    def write_dead(self, store: ObjectStore, errors: Out) -> int:
-        """Write a line for each dead letter of a finished run; return how many."""
-        found = store.stat(RunPaths(self._run).failed)
+    def write_dead(self, store: ObjectStore, manifest: RunManifest, errors: Out) -> int:
+        """Write a line for each dead letter of a finished run; return how many.
+
+        Raises:
+            StoreError: the store could not be asked.
+            VerifyError: one is damaged.
+        """
+        found = store.stat(RunPaths(manifest.run).failed)
         if found is None:
             return 0
         written = 0
-        for text in lines_of(store, found):
-            letter = codec.loads(text)
+        for letter in letters_of(store, manifest, found):
             line = error_line(
                 self._options,
                 k=letter["k"],
@@ -115,7 +118,3 @@ class Writer:
             errors.write(codec.dumps(line) + b"\n")
             written += 1
         return written
-
-    @property
-    def _run(self) -> RunName:
-        return RunName(self._options.run)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from common import codec
 from common.failpoint import VARIABLE
+from common.objectstore import RunPaths
 from producer.cli import cli
 from tests.support.committed import add_parts, dead_letter, store_child, store_committed
 from tests.support.completions import completion
@@ -155,6 +156,93 @@ def test_a_folder_is_gone_on_with_and_only_what_changed_is_written_again(store, 
     assert "another export" in error.what
     _, told = export("r", "--to", "messages", "--include", "truncated", str(folder), "--overwrite")
     assert told["exported"] == 6
+
+
+def held(folder):
+    """The items whose rows or errors lie in a folder, each as often as it is there."""
+    files = [path for path in folder.iterdir() if ".jsonl" in path.name]
+    return sorted(line["custom_id"] for path in files for line in lines(path))
+
+
+def test_a_folder_keeps_no_rows_of_parts_that_are_gone_or_count_no_longer(store, export, tmp_path):
+    parent = mixed(store)
+    child = store_child(store, parent, "r-more", [1], [[completion(0, row_id="row 1")]])
+    folder = tmp_path / "folder"
+    words = ("r", "--to", "openai-batch", f"{folder}/")
+    everything = [f"row {k}" for k in range(6)]
+    export(*words)
+    assert held(folder) == everything
+    (folder / "notes.txt").write_text("precious")
+    # Nothing of the child's part counts any more: of two children as old, the first by name does.
+    store_child(store, parent, "other", [1], [[completion(0, row_id="row 1")]])
+    export(*words)
+    assert held(folder) == everything
+    assert not list(folder.glob(f"{child.run}-*"))
+    # A lost part is made again as two.
+    last = RunPaths("r").part(1, "parquet")
+    data, metadata = store.get(last), store.stat(last).metadata
+    add_parts(store, "r", [[completion(3), completion(4)], [completion(2)]], start=1)
+    export(*words)
+    assert held(folder) == everything
+    store.delete(RunPaths("r").part(2, "parquet"))
+    store.put(last, data, metadata=metadata)
+    _, told = export(*words)
+    assert held(folder) == everything
+    assert told["rows"] + told["errors"] == told["items"]
+    assert (folder / "notes.txt").read_text() == "precious"
+
+
+def test_a_part_that_comes_back_is_written_again_with_its_errors(store, export, tmp_path):
+    store_committed(store, "r", [[completion(0)], [completion(1, verdict="truncated")]])
+    words = ("r", "--to", "openai-batch", f"{tmp_path}/folder/")
+    last = RunPaths("r").part(1, "parquet")
+    data, metadata = store.get(last), store.stat(last).metadata
+    export(*words)
+    store.delete(last)
+    export(*words)
+    assert held(tmp_path / "folder") == ["row 0"]
+    store.put(last, data, metadata=metadata)
+    export(*words)
+    assert held(tmp_path / "folder") == ["row 0", "row 1"]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_dead_letters_of_an_earlier_end_do_not_stay_in_a_folder(
+    store, export, tmp_path, goes_on
+):
+    mixed(store)
+    folder, paths = tmp_path / "folder", RunPaths("r")
+    words = ("r", "--to", "openai-batch", f"{folder}/")
+    export(*words)
+    assert (folder / "r-failed.errors.jsonl").exists()
+    if goes_on:  # as a requeue leaves it
+        store.delete(paths.success)
+    else:
+        store.put(paths.failed, b"")
+        add_parts(store, "r", [[completion(5)]], start=2)
+    export(*words)
+    assert not (folder / "r-failed.errors.jsonl").exists()
+    assert held(folder) == [f"row {k}" for k in range(5 if goes_on else 6)]
+
+
+def test_another_export_over_one_leaves_no_dead_letters_of_it(store, export, tmp_path):
+    mixed(store)
+    folder = tmp_path / "folder"
+    export("r", "--to", "openai-batch", f"{folder}/")
+    export("r", "--to", "messages", f"{folder}/", "--overwrite")
+    assert not list(folder.glob("*.errors.jsonl"))
+
+
+@pytest.mark.parametrize("letter", [{"k": 5, "verdict": "empty"}, {"k": 99}, ["junk"]])
+def test_a_dead_letter_is_told_as_far_as_it_goes_or_named(store, export, tmp_path, letter):
+    mixed(store)
+    store.put(RunPaths("r").failed, codec.dumps(letter) + b"\n")
+    error, told = export("r", "--to", "openai-batch", str(tmp_path / "out.jsonl"))
+    if "verdict" in letter:
+        assert told["errors"] == 2
+    else:
+        assert error.exit_code == 9
+        assert "failed.jsonl:1 is no dead letter" in error.what
 
 
 def test_a_second_export_into_a_place_is_refused_while_the_first_runs(store, export, tmp_path):
