@@ -33,6 +33,7 @@ from common.training_rules import (
     checked_rank,
     checked_states,
     goes_on,
+    too_few,
 )
 
 try:
@@ -88,7 +89,8 @@ class CompletionDataset(IterableDataset):  # type: ignore[misc]  # torch is Any 
         UsageError: an option cannot be used.
         ObjectMissingError: there is no such run.
         StoreError, VerifyError: the store gave no answer, or a part is damaged.
-        ConflictError: the run goes on, and several ranks might see different parts of it.
+        ConflictError: the run goes on, and several ranks might see different parts of it; or it has
+            fewer than ``parts``.
     """
 
     def __init__(
@@ -121,6 +123,10 @@ class CompletionDataset(IterableDataset):  # type: ignore[misc]  # torch is Any 
         if self.world_size > 1 and (growing := corpus.unfinished.difference(steady)):
             raise goes_on(growing)
         if parts is not None:
+            there = corpus.parts()
+            for name in corpus.unfinished.intersection(names):
+                if there.get(name, 0) < parts:
+                    raise too_few(name, there.get(name, 0), parts)
             corpus = corpus.first(dict.fromkeys(names, parts))
         self._corpus = corpus
         self._loaded: Progress | None = None

@@ -91,6 +91,16 @@ def _of_all_ranks(states: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
+def too_few(run: str, there: int, asked: int) -> ConflictError:
+    """Return the refusal to take more parts of a run that goes on than it has by now."""
+    fewer = f", or give each rank fewer: CompletionDataset(run, parts={there})"
+    return ConflictError(
+        f"Run {run} has {there} parts, not {asked}, and goes on.",
+        why="A rank that looks later would see more of it.",
+        fix="Wait until it has them" + (fewer if there else "."),
+    )
+
+
 def goes_on(runs: Collection[str]) -> ConflictError:
     """Return the refusal to let several ranks read runs that go on."""
     return ConflictError(

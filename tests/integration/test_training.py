@@ -274,6 +274,24 @@ def test_of_a_run_that_goes_on_all_ranks_take_the_same_parts(store, given):
     assert [first, *items(later)] == list(range(20)), "what came since is not in the state"
 
 
+def test_parts_that_are_not_there_yet_are_refused_not_left_out(store, given):
+    parts = in_parts(map(answered, range(ROWS)))
+    store_committed(store, "r", parts[:3], unfinished=ROWS - 20)
+    store_committed(store, "whole", [[answered(0)]])
+    for world_size in (1, 2):
+        with pytest.raises(ConflictError, match="Run r has 3 parts, not 4") as refused:
+            CompletionDataset(
+                ["r", "whole"], settings=given, rank=0, world_size=world_size, parts=4
+            )
+        assert "parts=3" in refused.value.fix
+    add_parts(store, "r", parts[3:4], start=3)
+    both = CompletionDataset(["r", "whole"], settings=given, rank=0, world_size=1, parts=4)
+    assert len(items(both)) == 25 + 1, "a finished run is whole with fewer"
+    store_committed(store, "fresh", [], unfinished=3)
+    with pytest.raises(ConflictError, match="Run fresh has 0 parts, not 1"):
+        CompletionDataset("fresh", settings=given, parts=1)
+
+
 def test_a_damaged_part_is_named_by_a_worker(store, given):
     store_committed(store, "r", [[answered(0)]])
     dataset = CompletionDataset("r", settings=given)
