@@ -100,9 +100,9 @@ class StoreLook:
 
     async def success(self, info: RunInfo) -> bool | None:
         """Return whether a closed run has its ``_SUCCESS``; None where nobody can say."""
-        if not self._settings.store:
-            return None
         with self._asking:
+            if not self._is_here(info):
+                return None
             stat = await asyncio.to_thread(self._open().stat, RunPaths(info.run).success)
             return stat is not None
         return None
@@ -133,9 +133,9 @@ class StoreLook:
 
     async def last_part(self, info: RunInfo) -> int | None:
         """Return the number of the newest part, or None where there is none or nobody can say."""
-        if not self._settings.store:
-            return None
         with self._asking:
+            if not self._is_here(info):
+                return None
             store, paths = self._open(), RunPaths(info.run)
             suffix, known = self._parts.get(info.epoch, ("", 0))
             if not suffix:
@@ -147,6 +147,10 @@ class StoreLook:
                 return end - 1 if end else None
         return None
 
+    def _is_here(self, info: RunInfo) -> bool:
+        """Tell whether a store is named that may be the run's: another has other runs' objects."""
+        return bool(self._settings.store) and info.store in ("", self._store().url)
+
     def _open(self) -> ObjectStore:
         """Return the store.
 
@@ -155,6 +159,9 @@ class StoreLook:
         """
         if self._asking.away:
             raise StoreAwayError("Object storage did not answer a moment ago.")
+        return self._store()
+
+    def _store(self) -> ObjectStore:
         if self._opened is None:
             self._opened = open_store(self._settings)
         return self._opened
@@ -171,8 +178,8 @@ class StoreLook:
     async def verdicts(self, info: RunInfo) -> dict[str, int]:
         """Return what a finished run holds, by verdict: Redis counts only what it saw itself."""
         with self._asking:
-            store = self._open()
-            return await asyncio.to_thread(finished_verdicts, store, info.run)
+            if self._is_here(info):
+                return await asyncio.to_thread(finished_verdicts, self._open(), info.run)
         return {}
 
     async def _find(self, info: RunInfo, verdict: str) -> list[Example]:
@@ -214,7 +221,7 @@ class StoreLook:
         return Child(child.run, child.parent_reason, child.items, known.state, counts.committed, ok)
 
     async def _manifest(self, info: RunInfo) -> RunManifest | None:
-        if not self._settings.store:
+        if not self._is_here(info):
             return None
         if info.epoch not in self._manifests:
             store = self._open()

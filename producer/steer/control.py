@@ -12,6 +12,7 @@ from common.errors import Exit, UsageError
 from common.ids import RunName, run_name
 from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
+from common.queue.same_run import refuse_other_store
 from common.redis_client import connect
 from common.s3 import open_store
 from producer.steer.acceptance import held_error, keep_accepted
@@ -19,6 +20,7 @@ from producer.steer.acceptance import held_error, keep_accepted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from common.objectstore import ObjectStore
     from common.records import RunInfo
     from common.settings import Settings
     from producer.console import Console
@@ -41,7 +43,7 @@ def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) 
     What is accepted is on object storage before Redis knows it, so that no loss forgets it.
 
     Raises:
-        ConflictError: it is held, and that is not accepted.
+        ConflictError: it is held, and that is not accepted; or it is kept in another store.
         StoreError: what is accepted cannot be kept; the run is still held.
     """
 
@@ -53,7 +55,7 @@ def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) 
         canary = (await runs.sample(info.run)).canary
         if canary.state == "held":
             reasons = {*canary.accepted, canary.held_for}
-            await asyncio.to_thread(keep_accepted, open_store(settings), info.run, reasons)
+            await asyncio.to_thread(keep_accepted, own_store(info, settings), info.run, reasons)
         await runs.accept(info.run)
 
     ask(run, settings, resume)
@@ -118,6 +120,18 @@ def ask(
     if absent is None:
         raise answer
     return absent(answer)
+
+
+def own_store(info: RunInfo, settings: Settings) -> ObjectStore:
+    """Return the store that the settings name, which is the one that keeps the run.
+
+    Raises:
+        ConflictError: the run is kept in another store.
+        UsageError: no store is named.
+    """
+    store = open_store(settings)
+    refuse_other_store(info, store.url)
+    return store
 
 
 def done(console: Console, run: str, outcome: str, words: str, **more: int | str) -> int:

@@ -16,7 +16,7 @@ from common.objectstore import RunPaths
 from common.records import Verdict
 from common.s3 import open_store
 from producer.manifest import find_manifest
-from producer.steer.control import JSON_VERSION, ask, done
+from producer.steer.control import JSON_VERSION, ask, done, own_store
 from producer.steer.lost import LostRun
 from producer.steer.remedies import dead_remedy
 from producer.trace.names import is_number, matches_of
@@ -50,13 +50,14 @@ def run_requeue(
     Raises:
         UsageError: there is no such class, no such item, or Redis lacks a run that goes on.
         VerifyError: Redis lacks it, and storage does not prove how it ended.
+        ConflictError: it is kept in another store, and that is needed.
     """
     verdict = verdict_of(reason)
     items = _items(run, ids, settings)
     dead = ask(
         run,
         settings,
-        lambda runs, info: _dead(runs, info, items),
+        lambda runs, info: _dead(runs, info, items, settings),
         absent=lambda missing: LostRun(run, settings, console, missing).by_class(items),
     )
     count = sum(n for name, n in dead.items() if verdict in (None, name))
@@ -72,7 +73,7 @@ def run_requeue(
     async def requeue(runs: Runs, info: RunInfo) -> int:
         while True:
             if info.state == "closed":
-                await _reopen(runs, info, open_store(settings))
+                await _reopen(runs, info, own_store(info, settings))
             try:
                 return await runs.requeue(info.run, verdict=verdict, items=items)
             except RunClosedError:  # a sink was quick to close it again, as nothing is queued yet
@@ -110,19 +111,38 @@ async def _standing(runs: Runs, info: RunInfo) -> tuple[str, dict[str, int]]:
     return info.state, (await runs.sample(info.run)).verdicts
 
 
-async def _dead(runs: Runs, info: RunInfo, items: Sequence[Item]) -> dict[str, int]:
-    """Return how many items are dead, by class: of those named, or of all."""
+async def _dead(
+    runs: Runs, info: RunInfo, items: Sequence[Item], settings: Settings
+) -> dict[str, int]:
+    """Return how many items are dead, by class: of those named, or of all.
+
+    Raises:
+        ConflictError: to queue them the run's end is to be taken away, which is in another store.
+    """
     if not items:
-        return await runs.failures_by_class(info.run)
-    states = [await runs.trace(info.run, item) for item in items]
-    return dict(Counter(one.dead_class for one in states if one.place == "dead"))
+        found = await runs.failures_by_class(info.run)
+    else:
+        states = [await runs.trace(info.run, item) for item in items]
+        found = dict(Counter(one.dead_class for one in states if one.place == "dead"))
+    if found and info.state == "closed":
+        own_store(info, settings)
+    return found
 
 
 def _items(run: str, ids: Sequence[str], settings: Settings) -> list[Item]:
-    """Return the items that are named; raises UsageError where one is not an item of the run."""
+    """Return the items that are named.
+
+    Raises:
+        UsageError: one is not an item of the run.
+        ConflictError: the run is kept in another store, where the names may mean other items.
+    """
     if not ids:
         return []
-    store = open_store(settings)
+
+    async def own(_runs: Runs, info: RunInfo) -> ObjectStore:
+        return own_store(info, settings)
+
+    store = ask(run, settings, own, absent=lambda _missing: open_store(settings))
     manifest = find_manifest(store, run_name(run))
     if manifest is None:
         raise not_in_store(store, run_name(run))
@@ -163,19 +183,16 @@ def run_failed(
     """
     verdict = verdict_of(reason)
 
-    async def gather(runs: Runs, info: RunInfo) -> tuple[dict[str, int], list[FailureInfo]]:
+    async def gather(runs: Runs, info: RunInfo) -> tuple[dict[str, int], list[FailureInfo], str]:
         by_class, some = await runs.dead_examples(info.run, each=limit, verdict=verdict)
-        return by_class, await runs.reasons(info.run, some)
+        return by_class, await runs.reasons(info.run, some), info.store
 
-    by_class, found = ask(
-        run,
-        settings,
-        gather,
-        absent=lambda missing: LostRun(run, settings, console, missing).examples(
-            verdict, each=limit
-        ),
-    )
-    samples = _samples(run, settings) if found else None
+    def from_storage(missing: UsageError) -> tuple[dict[str, int], list[FailureInfo], str]:
+        lost = LostRun(run, settings, console, missing)
+        return *lost.examples(verdict, each=limit), ""
+
+    by_class, found, kept_in = ask(run, settings, gather, absent=from_storage)
+    samples = _samples(run, settings, kept_in) if found else None
     rows = {one.item: one.item // samples + 1 if samples else None for one in found}
     shown = {name: n for name, n in by_class.items() if verdict in (None, name)}
     total = sum(by_class.values())
@@ -210,10 +227,16 @@ def _letter(one: FailureInfo, row: int | None) -> str:
     return f"{head}\n      {indented(one.text, 6)}"
 
 
-def _samples(run: str, settings: Settings) -> int | None:
-    """Return how many items a row has, as run.json says, or None where it cannot be read."""
+def _samples(run: str, settings: Settings, kept_in: str) -> int | None:
+    """Return how many items a row has, as run.json says, or None where it cannot be read.
+
+    ``kept_in`` is the run's store, "" if that is not known: another's run.json is not its own.
+    """
     try:
-        manifest = find_manifest(open_store(settings), run_name(run))
+        store = open_store(settings)
+        if kept_in not in ("", store.url):
+            return None
+        manifest = find_manifest(store, run_name(run))
     except (StoreError, UsageError):  # a help to the reader, and no reason to show nothing
         return None
     return manifest.settings.samples if manifest else None

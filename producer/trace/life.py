@@ -114,7 +114,7 @@ def gather(
     manifests: dict[RunName, RunManifest] = {}
     life = _tree(store, manifest, item, manifests)
     notes: list[str] = []
-    asyncio.run(_ask_redis(settings, life, manifests, notes))
+    asyncio.run(_ask_redis(store.url, settings, life, manifests, notes))
     for one in life.family():
         _ask_store(store, manifests[one.run], one, wish)
     members = list(life.family())
@@ -162,7 +162,11 @@ def _parent(store: ObjectStore, manifest: RunManifest, item: Item) -> tuple[str,
 
 
 async def _ask_redis(
-    settings: Settings, life: Life, manifests: dict[RunName, RunManifest], notes: list[str]
+    store: str,
+    settings: Settings,
+    life: Life,
+    manifests: dict[RunName, RunManifest],
+    notes: list[str],
 ) -> None:
     """Put to each what Redis knows; where it cannot be asked, say so."""
     try:
@@ -174,6 +178,8 @@ async def _ask_redis(
                     notes.append(f"Redis does not have run {one.run}: this is from storage.")
                 elif info.fingerprint != manifests[one.run].fingerprint:
                     notes.append(f"Redis has other rows as run {one.run}: this is from storage.")
+                elif info.store not in ("", store):
+                    notes.append(f"Redis has run {one.run} of {info.store}: this is from storage.")
                 else:
                     one.state = await runs.trace(one.run, one.item)
     except QueueError as error:

@@ -286,6 +286,8 @@ def test_a_store_that_does_not_answer_is_asked_once_in_a_while(
     asked = []
 
     class Away:
+        url = store.url
+
         def stat(self, key):
             asked.append(key)
             raise StoreAwayError("away")
