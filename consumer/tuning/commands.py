@@ -13,6 +13,7 @@ from consumer.engine.gpu import gpu_facts
 from consumer.tuning.explain import Question, as_json, as_text, card_for, explain
 from consumer.tuning.model import read_shape
 from consumer.tuning.profiles import (
+    RANGES,
     Profile,
     load_profiles,
     profile_dirs,
@@ -113,8 +114,9 @@ def run_show(name: str, *, state_dir: Path, as_json: bool) -> Exit:
 def profile_json(profile: Profile) -> dict[str, Any]:
     """Return a profile as data. Fields are only ever added."""
     data = asdict(profile)
-    low, high = profile.match.parameters_billions
-    data["match"]["parameters_billions"] = [low, None if high == float("inf") else high]
+    for name in RANGES:
+        low, high = getattr(profile.match, name)
+        data["match"][name] = [low, None if high == float("inf") else high]
     data["path"] = str(profile.path) if profile.path else None
     data["gain"] = round(profile.gain, 3)
     data["shipped"] = profile.shipped

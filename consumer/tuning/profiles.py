@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).with_name("profiles")
 _BILLION = 1e9
+ANY = (0.0, float("inf"))
+RANGES = ("parameters_billions", "weights_gigabytes")
 _COMPARE = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -42,7 +44,8 @@ class Match:
     """Where a profile belongs. Empty: anywhere."""
 
     family: str = ""  # model_type of the model's text part, without "_text"
-    parameters_billions: tuple[float, float] = (0.0, float("inf"))
+    parameters_billions: tuple[float, float] = ANY
+    weights_gigabytes: tuple[float, float] = ANY  # on the card, which tells FP8 from BF16
     card: str = ""  # a name of consumer.tuning.cards
     sglang: str = ""  # as in ">=0.5.14,<0.6"
 
@@ -54,6 +57,9 @@ class Match:
         low, high = self.parameters_billions
         if shape is not None and not low <= shape.parameters / _BILLION <= high:
             found.append(f"the model has {shape.parameters / _BILLION:.1f} billion parameters")
+        low, high = self.weights_gigabytes
+        if shape is not None and not low <= shape.weight_bytes / _BILLION <= high:
+            found.append(f"the model's weights take {shape.weight_bytes / _BILLION:.1f} GB")
         if self.card and self.card != card:
             found.append(f"the card is {card or 'unknown'}")
         if self.sglang and not in_range(version, self.sglang):
@@ -190,8 +196,8 @@ def profile_of(data: Mapping[str, Any], path: Path | None = None) -> Profile:
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError("flags is not a list of words")
     where = dict(data.get("match", {}))
-    low, high = where.pop("parameters_billions", (0.0, float("inf")))
-    match = Match(parameters_billions=(float(low), float(high)), **where)
+    parameters, weights = (_range(where.pop(name, ANY)) for name in RANGES)
+    match = Match(parameters_billions=parameters, weights_gigabytes=weights, **where)
     if match.sglang:
         in_range("0", match.sglang)
     window = data.get("window")
@@ -206,6 +212,11 @@ def profile_of(data: Mapping[str, Any], path: Path | None = None) -> Profile:
         origin={name: _plain(value) for name, value in data.get("origin", {}).items()},
         path=path,
     )
+
+
+def _range(pair: Any) -> tuple[float, float]:
+    low, high = pair
+    return float(low), float(high)
 
 
 def _plain(value: Any) -> str | int | float:
@@ -227,9 +238,10 @@ def profile_text(profile: Profile) -> str:
     for name in ("family", "card", "sglang"):
         if getattr(match, name):
             lines.append(f"{name} = {_toml(getattr(match, name))}")
-    low, high = match.parameters_billions
-    if (low, high) != (0.0, float("inf")):
-        lines.append(f"parameters_billions = [{low:g}, {high:g}]")
+    for name in RANGES:
+        low, high = getattr(match, name)
+        if (low, high) != ANY:
+            lines.append(f"{name} = [{low:g}, {high:g}]")
     lines += ["", "[origin]"]
     lines += [f"{name} = {_toml(value)}" for name, value in profile.origin.items()]
     return "\n".join(lines) + "\n"

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from common.duration import duration
-from consumer.tuning.profiles import Match, Profile, family_of
+from consumer.tuning.profiles import ANY, Match, Profile, family_of
 from consumer.tuning.serving import serving_of
-from consumer.tuning.space import describe
+from consumer.tuning.space import altering, describe
 
 if TYPE_CHECKING:
     from consumer.tuning.results import Trial
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 _PARAMETERS_NEAR = 0.07  # a profile is for models of this much more or less parameters
+# Likewise of their weights: a count from the shapes is not just the checkpoint's own sum, and
+# another precision is nearly half of it, or twice.
+_WEIGHTS_NEAR = 0.2
 _BILLION = 1e9
 # Base flags of a trial that are no part of what a profile is: they are of a model without weights.
 _DUMMY = ("--load-format", "--skip-tokenizer-init")
@@ -219,24 +222,17 @@ def profile_name(model: str, card: str) -> str:
 def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profile | None:
     """Return the profile of the winner; None where there is none, or it did not hold up.
 
-    It is taken by itself only where it was confirmed, and the card and the model's family are
-    known, as a match needs both; one that changes outputs never is.
+    It is taken by itself only where nothing speaks against it: see :func:`by_name_only`.
     """
     winner = result.winner
     if winner is None or result.confirmed is False:
         return None
     shape, card = result.space.shape, result.space.card
-    near = (0.0, float("inf"))
-    if shape is not None:
-        billions = shape.parameters / _BILLION
-        near = (
-            round(billions * (1 - _PARAMETERS_NEAR), 3),
-            round(billions * (1 + _PARAMETERS_NEAR), 3),
-        )
     version = winner.version.partition(" ")[2]
     match = Match(
         family=family_of(shape),
-        parameters_billions=near,
+        parameters_billions=_near(shape.parameters, _PARAMETERS_NEAR) if shape else ANY,
+        weights_gigabytes=_near(shape.weight_bytes, _WEIGHTS_NEAR) if shape else ANY,
         card=card.name if card else "",
         sglang=_range(version),
     )
@@ -250,7 +246,7 @@ def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profil
         about=f"Found by gen-consumer tune: {result.after / result.before:.2f} x the defaults.",
         window=winner.window,
         changes_outputs=winner.changes_outputs,
-        auto=result.confirmed is True and shape is not None and card is not None,
+        auto=not by_name_only(result, facts),
         origin={
             "on": f"{card.name if card else 'an unknown card'}, {facts.model}, {winner.version}",
             "date": today or datetime.now(UTC).date().isoformat(),
@@ -266,6 +262,25 @@ def profile_of_round(result: Result, facts: Facts, *, today: str = "") -> Profil
             else "no",
         },
     )
+
+
+def by_name_only(result: Result, facts: Facts) -> str:
+    """Return why the winner's profile is not taken by itself, or "" where it is."""
+    if result.winner is not None and result.winner.changes_outputs:
+        return "it changes outputs"
+    if altered := altering(_lasting(facts.base)):
+        return f"{', '.join(altered)}, given for all trials, may change outputs"
+    if result.confirmed is not True:
+        return "the minutes did not allow a confirmation"
+    if result.space.shape is None or result.space.card is None:
+        return "the card or the model's family is not known, so nothing can be matched"
+    return ""
+
+
+def _near(value: float, share: float) -> tuple[float, float]:
+    """Return what is so near to a value, in billions."""
+    low, high = (round(value / _BILLION * (1 + by), 3) for by in (-share, share))
+    return low, high
 
 
 def _range(version: str) -> str:

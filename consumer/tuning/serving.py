@@ -172,7 +172,7 @@ _SWITCHES: dict[str, tuple[str, bool]] = {
     "--language-model-only": ("text_only", True),
 }
 # Flags that move no memory, or none to speak of.
-_HARMLESS = {
+HARMLESS = {
     *("--speculative-eagle-topk", "--schedule-policy", "--schedule-conservativeness"),
     *("--attention-backend", "--sampling-backend", "--grammar-backend", "--enable-metrics"),
     *("--random-seed", "--decode-log-interval", "--watchdog-timeout", "--load-format"),
@@ -215,7 +215,7 @@ def serving_of(flags: Sequence[str]) -> Serving:
                 value = words.pop(0) if words else ""
             field, read = _VALUES[name]
             found[field] = _read(name, field, value, read)
-        elif name.startswith("-") and name not in _HARMLESS:
+        elif name.startswith("-") and name not in HARMLESS:
             unknown.append(name)
     if found.get("speculative") and "draft_tokens" not in found and "draft_steps" in found:
         found["draft_tokens"] = int(str(found["draft_steps"])) + 1

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from consumer.engine.sglang_flags import newest_name
+from consumer.engine.sglang_flags import TEXT_ONLY, newest_name
 from consumer.tuning.lifts import safe_fraction, usable
 from consumer.tuning.memory import budget
 from consumer.tuning.roofline import roofline
-from consumer.tuning.serving import Serving, serving_of
+from consumer.tuning.serving import HARMLESS, Serving, serving_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +55,16 @@ _OWNED = {
     "drafts": ("--speculative-algorithm",),
 }
 CHANGING = frozenset({"state_dtype", "kv_dtype"})  # knobs that change what the model answers
+# Flags that are known to leave alone what a model answers, and how long a row may be.
+_ALONE = HARMLESS | {TEXT_ONLY, "--enable-linear-replayssm-spec"}
+_ALONE |= {"--speculative-num-steps", "--speculative-num-draft-tokens"}
+_ALONE |= {flag for knob, flags in _OWNED.items() if knob not in CHANGING for flag in flags}
+
+
+def altering(flags: Sequence[str]) -> list[str]:
+    """Return the names of flags that change what a model answers or takes, or that may."""
+    names = (newest_name(word.partition("=")[0]) for word in flags if word.startswith("-"))
+    return [name for name in names if name not in _ALONE and not name[1:2].isdigit()]
 
 
 @dataclass(frozen=True, slots=True)

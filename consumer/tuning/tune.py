@@ -33,7 +33,7 @@ from consumer.tuning.opening import (
     space_maker,
 )
 from consumer.tuning.profiles import profile_dirs, profile_text
-from consumer.tuning.report import Facts, as_data, as_markdown, profile_of_round
+from consumer.tuning.report import Facts, as_data, as_markdown, by_name_only, profile_of_round
 from consumer.tuning.round import Result, Round, Spent
 from consumer.tuning.search import Search
 from consumer.tuning.trial import Checks, OwnLoad, random_weights
@@ -120,11 +120,8 @@ class Opened:
             folder = private_folder(profile_dirs(self.settings.state_dir)[0])
             path = folder / f"{profile.name}.toml"
             write_private(path, profile_text(profile).encode())
-            taken = "by itself where it matches" if profile.auto else "where it is named"
-            if result.confirmed is None:
-                taken = "only where it is named: the minutes did not allow a confirmation"
-            if profile.changes_outputs:
-                taken = "only where it is named: it changes outputs"
+            why = by_name_only(result, facts)
+            taken = f"only where it is named: {why}" if why else "by itself where it matches"
             text += f"\nProfile {profile.name}, taken {taken}: {path}\n"
             data |= {"profile": profile.name, "profile_path": str(path)}
         write_private(self.folder / "report.md", text.encode())

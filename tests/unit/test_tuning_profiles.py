@@ -18,6 +18,7 @@ from consumer.start import Options, engine_spec, profiled
 from consumer.tuning import choice
 from consumer.tuning.cards import card_named
 from consumer.tuning.choice import AUTO, NONE, Surroundings, choose_profile, with_profile, without
+from consumer.tuning.commands import profile_json
 from consumer.tuning.memory import budget
 from consumer.tuning.profiles import (
     SHIPPED,
@@ -67,6 +68,10 @@ def test_a_profile_survives_being_written(profile):
     assert again == profile
     odd = replace(profile, about='a "quote", a \\, a\ttab', window=None, match=Match())
     assert profile_of(tomllib.loads(profile_text(odd)), odd.path) == odd
+    sized = replace(profile, match=Match(weights_gigabytes=(20.5, 30.0)))
+    assert profile_of(tomllib.loads(profile_text(sized)), sized.path) == sized
+    assert profile_json(sized)["match"]["weights_gigabytes"] == [20.5, 30.0]
+    assert profile_json(odd)["match"]["weights_gigabytes"] == [0.0, None]
 
 
 def test_the_profile_of_model_card_and_release_is_taken_and_no_other():

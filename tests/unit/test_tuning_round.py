@@ -13,13 +13,19 @@ from common.errors import EngineError, UsageError
 from common.ids import RunName
 from consumer.cli import command as gen_consumer
 from consumer.tuning.opening import TuneOptions
-from consumer.tuning.profiles import profile_of, profile_text
-from consumer.tuning.report import Facts, as_data, as_markdown, profile_of_round
+from consumer.tuning.profiles import choose, profile_of, profile_text
+from consumer.tuning.report import (
+    Facts,
+    as_data,
+    as_markdown,
+    by_name_only,
+    profile_of_round,
+)
 from consumer.tuning.results import Outcome, Trial, trial_of
 from consumer.tuning.round import Round, Spent
 from consumer.tuning.search import Search
 from consumer.tuning.steady import Pace
-from tests.support.simulated import BASE, Clock, SimulatedServers, space
+from tests.support.simulated import BASE, CARD, SHAPE, Clock, SimulatedServers, space
 
 PACE = Pace(measure_seconds=20.0, least_seconds=8.0)
 FACTS = Facts(model="Qwen3.6-27B", base=BASE, sample="a test", minutes=30.0)
@@ -134,6 +140,7 @@ async def test_a_state_of_half_the_size_is_tried_only_where_it_is_allowed(tmp_pa
     profile = profile_of_round(allowed, FACTS)
     assert profile.changes_outputs
     assert "changes-outputs" in profile.name
+    assert by_name_only(allowed, FACTS) == "it changes outputs"
     plain = SimulatedServers(Clock())
     await round_of(tmp_path / "b", plain, minutes=12).run()
     assert not any("--mamba-ssm-dtype" in order.setting.flags for order in plain.seen)
@@ -232,6 +239,39 @@ async def test_the_report_and_the_profile_tell_what_was_gained(tmp_path):
     import tomllib  # noqa: PLC0415
 
     assert profile_of(tomllib.loads(profile_text(profile))) == profile
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--kv-cache-dtype fp8_e4m3", "--kv-cache-dtype"),
+        ("--quantization=fp8", "--quantization"),
+        ("--context-length 4096 --mamba-ssm-dtype bfloat16", "--context-length, --mamba-ssm-dtype"),
+        ("--json-model-override-args {}", "--json-model-override-args"),
+        ("--max-running-requests 64 --cuda-graph-max-bs 64 --random-seed -1", ""),
+        ("--speculative-algorithm NEXTN --speculative-num-steps 3 --attention-backend fa3", ""),
+    ],
+)
+async def test_flags_of_all_trials_that_may_change_answers_keep_a_profile_from_being_taken(
+    tmp_path, given, said
+):
+    result = await round_of(tmp_path, SimulatedServers(Clock()), minutes=30).run()
+    facts = replace(FACTS, base=(*BASE, *given.split()))
+    profile = profile_of_round(result, facts)
+    assert profile.auto == (not said)
+    assert by_name_only(result, facts).startswith(f"{said}, given for all trials" if said else "")
+    assert bool(choose([profile], SHAPE, CARD.name, "0.5.17")) == (not said)
+
+
+async def test_a_tuned_profile_is_for_its_models_precision(tmp_path):
+    result = await round_of(tmp_path, SimulatedServers(Clock()), minutes=30).run()
+    half = replace(SHAPE, weight_bytes=round(0.55 * SHAPE.weight_bytes))
+    for tuned, other in ((SHAPE, half), (half, SHAPE)):
+        profile = profile_of_round(replace(result, space=replace(result.space, shape=tuned)), FACTS)
+        assert choose([profile], tuned, CARD.name, "0.5.17") is profile
+        assert choose([profile], other, CARD.name, "0.5.17") is None
+        (miss,) = profile.match.misses(other, CARD.name, "0.5.17")
+        assert miss == f"the model's weights take {other.weight_bytes / 1e9:.1f} GB"
 
 
 @pytest.mark.parametrize(
