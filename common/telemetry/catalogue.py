@@ -91,7 +91,7 @@ SINK = (
     _gauge("genq_sink_last_commit_timestamp_seconds", "When this sink last committed", "run"),
     _gauge("genq_sink_batch_items", "Results in hand, not committed yet", "run"),
     _gauge("genq_sink_batch_age_seconds", "Age of the oldest result in hand", "run"),
-    _gauge("genq_sink_run_broken", "1 if the run's parts cannot be trusted", "run"),
+    _gauge("genq_sink_run_broken", "1 if storage does not hold the run as it should", "run"),
     _counter("genq_sink_failed_calls_total", "Calls without an answer, retried", "service"),
     _gauge("genq_sink_away", "1 while calls are not answered", "service"),
 )

@@ -43,7 +43,7 @@ class Ending:
         It may have been closed anew, too: the caller looks again, and writes that end over this.
 
         Raises:
-            VerifyError: storage lacks items that the queue takes for committed.
+            VerifyError: storage lacks items that the queue takes for committed, or a prompt shard.
         """
         letters = await self._dead_letters(manifest, ledger)
         before = await self._calls.redis(lambda: self._runs.sample(self._run))

@@ -6,6 +6,7 @@ in between, or two that finish at once, simply do it again.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from common.cliutil import genq_version
 from common.errors import VerifyError
 from common.failpoint import declare, hit
 from common.ids import row_of
+from common.objectstore import ObjectMissingError
 from common.parts.chain import check_end, walk
 from common.records import Row
 from consumer.sink.card import readme
@@ -83,6 +85,7 @@ class DeadLetters:
 
         Raises:
             StoreError: the store gave no answer; nothing was added, call it again.
+            VerifyError: a prompt shard is damaged, or not there; it is named.
         """
         lines = [self._line(one) for one in failures]
         self.data += b"".join(lines)
@@ -107,11 +110,30 @@ class DeadLetters:
 
     def _row(self, number: int) -> Row:
         shard, place = divmod(number, self._manifest.shard_rows)
-        if shard != self._shard:
-            data = self._store.get(self._paths.prompts(self._manifest.fingerprint, shard))
-            self._rows = codec.decompress(data, limit_bytes=_SHARD_LIMIT_BYTES).split(b"\n")
-            self._shard = shard
-        return build(Row, codec.loads(self._rows[place]))
+        key = self._paths.prompts(self._manifest.fingerprint, shard)
+        try:
+            if shard != self._shard:
+                self._rows, self._shard = self._read(key, shard), shard
+            return build(Row, codec.loads(self._rows[place]))
+        except ObjectMissingError as error:
+            raise self._harmed(key, "is not there", error.why) from error
+        except (ValueError, IndexError) as error:
+            raise self._harmed(key, "is damaged", str(error)) from error
+
+    def _read(self, key: str, shard: int) -> list[bytes]:
+        """Return the rows of a shard; raises ValueError if they are not those of the run."""
+        lines = codec.decompress(self._store.get(key), limit_bytes=_SHARD_LIMIT_BYTES)
+        if hashlib.sha256(lines).hexdigest() != self._manifest.shards[shard].sha256:
+            raise ValueError("its rows are not those that run.json names")
+        return lines.split(b"\n")
+
+    def _harmed(self, key: str, what: str, why: str) -> VerifyError:
+        return VerifyError(
+            f"{self._store.url}/{key} {what}: the rows of dead letters are not known.",
+            why=why,
+            fix="Put it back from a copy. Without one, delete it, and give this the data set as it"
+            f" was:\ngen-producer load DATASET --run {self._manifest.run}",
+        )
 
 
 def write_end(

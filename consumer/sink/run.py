@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,18 +17,16 @@ from common.build import NewerVersionError
 from common.errors import EpochError, GenqError, QueueError, VerifyError
 from common.failpoint import declare, hit
 from common.objectstore import RunPaths
-from common.parts.chain import fix_format
-from common.prove import read_manifest
 from common.queue.results import ResultStream
 from common.queue.standing import stop_of
 from common.records import Verdict
 from consumer.sink.batcher import Batch, Batcher
-from consumer.sink.commit import PartWriter, UnstorableError
+from consumer.sink.commit import UnstorableError
 from consumer.sink.decode import decode
 from consumer.sink.ending import Ending
 from consumer.sink.intake import Intake
+from consumer.sink.opening import open_run, own_manifest
 from consumer.sink.outage import StoppingError, pause
-from consumer.sink.recover import Ledger
 from consumer.sink.rest import Rest
 from consumer.sink.tools import Calls
 
@@ -37,24 +35,17 @@ if TYPE_CHECKING:
 
     from common.audit import RunCounts
     from common.parts.index import PartIndex
-    from common.records import Completion, RunInfo, RunManifest, StreamEntry
+    from common.records import Completion, RunInfo, StreamEntry
+    from consumer.sink.opening import Opened
+    from consumer.sink.recover import Ledger
     from consumer.sink.tools import Tools
 
 log = structlog.get_logger()
 POLL_SECONDS = 0.25  # between looks at a stream that was empty
 LOOK_SECONDS = 0.5  # between looks at a run's counts
-BROKEN_SECONDS = 30.0  # between tries at a run whose parts cannot be trusted
+BROKEN_SECONDS = 30.0  # between tries at a run that storage does not hold as it should
 FLUSH_SECONDS = 20.0  # what a last commit may take after SIGTERM
 declare("sink.read", "sink.commit.before", "sink.commit.after", "sink.closed")
-
-
-@dataclass(slots=True)
-class _Open:
-    """What a run needs once results come; made from storage."""
-
-    manifest: RunManifest
-    ledger: Ledger
-    writer: PartWriter
 
 
 class RunSink:
@@ -67,14 +58,14 @@ class RunSink:
         self.dead = 0  # dead letters of a finished run
         self.broken: VerifyError | None = None
         self._tools = tools
-        self._fingerprint = info.fingerprint
+        self._info = info
         self._paths = RunPaths(info.run)
         self._stream = ResultStream(tools.redis, info.run, info.epoch, tools.limits)
         self._calls = Calls(tools)
         self._intake = Intake(tools, self._stream)
         self._ending = Ending(tools, self._calls, info, self._paths)
         self._batcher = Batcher(tools.bounds, tools.clock)
-        self._open: _Open | None = None
+        self._open: Opened | None = None
         self._closed = info.state == "closed"
         self._ended = ""  # the closing whose end was seen or written
         self._rest = Rest(tools.stop, tools.clock)  # until it is looked at again
@@ -111,6 +102,8 @@ class RunSink:
             try:
                 if not self.over or await self._stirs():
                     await (self._watch() if self._closed else self._step())
+                    if not self._tools.stop.is_set():  # else it may have been cut short
+                        self.broken = None
             except StoppingError:
                 break
             except EpochError as error:
@@ -125,10 +118,10 @@ class RunSink:
     # --- results
 
     async def _step(self) -> None:
+        opened = await self._opened()
         if self._marked:  # left by whoever was killed, or slept
             await self._ending.take_success_away()
             self._marked = False
-        opened = await self._opened()
         entries = await self._calls.redis(lambda: self._intake.next(self._batcher.room()))
         if entries:
             hit("sink.read")
@@ -138,36 +131,12 @@ class RunSink:
         if self._batcher.due():
             await self._flush(opened)
 
-    async def _opened(self) -> _Open:
+    async def _opened(self) -> Opened:
         if self._open is None:
-            self._open = await self._calls.store(self._from_storage)
-            self.broken = None
+            self._open = await self._calls.store(lambda: open_run(self._tools, self._info))
         return self._open
 
-    def _from_storage(self) -> _Open:
-        store, paths = self._tools.store, self._paths
-        manifest = read_manifest(store, self.run)
-        if manifest.fingerprint != self._fingerprint:
-            raise VerifyError(
-                f"Run {self.run} in Redis has other rows than {store.url}/{paths.run_json}.",
-                why=f"Fingerprints {self._fingerprint[:12]} and {manifest.fingerprint[:12]}.",
-                fix="Give the sink the GENQ_STORE that the run was loaded with.",
-            )
-        suffix = fix_format(store, paths, self._tools.suffix)
-        if suffix != self._tools.suffix:
-            log.warning("sink.format_kept", run=self.run, format=suffix)
-        ledger = Ledger(store, paths, manifest, suffix)
-        ledger.load(self._tools.folder)
-        writer = PartWriter(store, paths, ledger)
-        for found in ledger.catch_up():
-            if not found.indexed:
-                writer.owe(found.index)
-        writer.write_indexes()
-        ledger.save(self._tools.folder)
-        log.info("sink.run_opened", run=self.run, committed=len(ledger), parts=ledger.next)
-        return _Open(manifest, ledger, writer)
-
-    async def _accept(self, opened: _Open, entries: Sequence[StreamEntry]) -> None:
+    async def _accept(self, opened: Opened, entries: Sequence[StreamEntry]) -> None:
         news = [entry for entry in entries if not self._batcher.holds(entry)]
         results = await asyncio.to_thread(decode, news)
         self._intake.learn([result[1] for result in results if isinstance(result, tuple)])
@@ -195,7 +164,7 @@ class RunSink:
 
     # --- the commit
 
-    async def _flush(self, opened: _Open) -> None:
+    async def _flush(self, opened: Opened) -> None:
         began = self._tools.clock()
         batch = self._batcher.seal()
         part = await self._write(opened, batch)
@@ -213,7 +182,9 @@ class RunSink:
         )
         self._say_stored(opened, part, entries=len(entries), new=new)
 
-    def _say_stored(self, opened: _Open, part: PartIndex | None, *, entries: int, new: int) -> None:
+    def _say_stored(
+        self, opened: Opened, part: PartIndex | None, *, entries: int, new: int
+    ) -> None:
         done = f"{len(opened.ledger)}/{opened.manifest.items}"
         if part is None:  # another sink had stored all of them, or this one before it was killed
             log.info("sink.stored_before", run=self.run, results=entries, new=new, committed=done)
@@ -227,7 +198,7 @@ class RunSink:
                 committed=done,
             )
 
-    async def _write(self, opened: _Open, batch: Batch) -> PartIndex | None:
+    async def _write(self, opened: Opened, batch: Batch) -> PartIndex | None:
         while True:
             completions = [batch.completions[item] for item in sorted(batch.completions)]
 
@@ -250,11 +221,8 @@ class RunSink:
             return
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                standing = await self._calls.store(
-                    lambda: read_manifest(self._tools.store, self.run)
-                )
-                if standing.fingerprint == self._fingerprint:
-                    await self._write(self._open, self._batcher.seal())
+                await self._calls.store(lambda: own_manifest(self._tools.store, self._info))
+                await self._write(self._open, self._batcher.seal())
         except (GenqError, StoppingError, TimeoutError) as error:
             log.warning("sink.left_unstored", run=self.run, reason=repr(error))
 
@@ -285,7 +253,7 @@ class RunSink:
 
     # --- the end
 
-    async def _quiet(self, opened: _Open) -> None:
+    async def _quiet(self, opened: Opened) -> None:
         """Nothing came: seal early if nothing will come, end the run if nothing is open."""
         await pause(self._tools.stop, POLL_SECONDS)
         counts = await self._look()
@@ -330,6 +298,7 @@ class RunSink:
         if counts.state != "closed":
             self._closed = self.over = False
         elif counts.queued + counts.waiting + counts.leased:
+            await self._opened()  # the store may hold another run of this name
             await self._ending.take_back()
             self._closed = self.over = False
         else:
@@ -374,8 +343,10 @@ class RunSink:
         return counts
 
     def _break(self, error: VerifyError) -> None:
-        log.error("sink.broken", run=self.run, what=error.what, why=error.why, fix=error.fix)
+        if str(error) != str(self.broken):  # said once, not at every try
+            log.error("sink.broken", run=self.run, what=error.what, why=error.why, fix=error.fix)
         self.broken = error
+        self._look_at = 0.0
         self._let_go()
 
     def _let_go(self) -> None:

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import DeadLettersError, EpochError, QueueError, RunClosedError
+from common.errors import (
+    ConflictError,
+    DeadLettersError,
+    EpochError,
+    QueueError,
+    RunClosedError,
+)
 from common.no_such_run import not_in_redis
 from common.queue.prompts import PromptQueue
 from common.queue.run_list import OVER, REST_SECONDS, RunList
+from common.queue.same_run import refuse_other_store
 from consumer.sink.outage import Outage, StoppingError, pause
 from consumer.sink.run import RunSink
 
@@ -39,6 +46,7 @@ class SinkService:
         # A burst that is about to end must not take an opened run for one that is over.
         self._list = RunList(tools.redis, rest_seconds=0.0 if burst else REST_SECONDS)
         self._found: list[RunInfo] = []
+        self._elsewhere: dict[RunName, ConflictError] = {}  # runs that are kept in another store
         self._said_missing = False
         self._finding = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
 
@@ -51,7 +59,9 @@ class SinkService:
         """Serve until told to stop; in burst mode until every run is finished.
 
         Raises:
-            VerifyError: burst mode, and a run cannot be finished as its parts cannot be trusted.
+            VerifyError: burst mode, and a run cannot be finished: storage does not hold it, or its
+                parts cannot be trusted.
+            ConflictError: burst mode, and all runs are kept in another store.
             DeadLettersError: burst mode, and items are dead-lettered.
         """
         reaper = asyncio.create_task(self._reap_for_ever())
@@ -76,9 +86,10 @@ class SinkService:
     async def _find(self) -> None:
         """Look which runs there are; one of a new epoch is served by a new sink."""
         infos = await self._finding.outlast(self._list.look)
-        self._found = [info for info in infos if self._only in (None, info.run)]
-        if not self._found:
+        asked = [info for info in infos if self._only in (None, info.run)]
+        if not asked:
             self._say_missing([info.run for info in infos])
+        self._found = [info for info in asked if self._is_here(info)]
         for run, task in list(self._tasks.items()):
             if task.done():
                 task.result()  # a bug of ours ends the process
@@ -91,6 +102,24 @@ class SinkService:
                 sink = RunSink(self._tools, info)
                 self._sinks[info.run] = sink
                 self._tasks[info.run] = asyncio.create_task(sink.serve(), name=info.run)
+
+    def _is_here(self, info: RunInfo) -> bool:
+        """Return whether the run is kept in this sink's store; say once if it is in another."""
+        before = self._elsewhere.pop(info.run, None)
+        try:
+            refuse_other_store(info, self._tools.store.url)
+        except ConflictError as error:
+            if str(error) != str(before):
+                log.warning(
+                    "sink.other_store",
+                    run=info.run,
+                    what=error.what,
+                    why=error.why,
+                    fix=f"{error.fix}\nThis sink leaves the run alone.",
+                )
+            self._elsewhere[info.run] = error
+            return False
+        return True
 
     def _say_missing(self, known: list[RunName]) -> None:
         """Say once that the run that was asked for is waited for: it may be a mistyped name."""
@@ -106,13 +135,15 @@ class SinkService:
 
     def _all_over(self) -> bool:
         if not self._found:
-            return self._only is None
+            return self._only is None or bool(self._elsewhere)
         return all(
             (sink := self._sinks.get(info.run)) is not None and (sink.over or sink.broken)
             for info in self._found
         )
 
     def _judge(self) -> None:
+        if not self._found and self._elsewhere:
+            raise next(iter(self._elsewhere.values()))
         for sink in self._sinks.values():
             if sink.broken:
                 raise sink.broken

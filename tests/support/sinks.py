@@ -99,14 +99,20 @@ class Job:
 
 
 async def load_job(
-    settings: Settings, name: str, *, rows: int, samples: int = 1, store: Any = None
+    settings: Settings,
+    name: str,
+    *,
+    rows: int,
+    samples: int = 1,
+    store: Any = None,
+    kept_in: str = "",
 ) -> Job:
-    """Load a run as the producer does."""
+    """Load a run as the producer does; ``kept_in``: the store's URL, as Redis is told it."""
     redis = open_client(settings, name="tests")
     store = store or open_store(settings)
     manifest = await asyncio.to_thread(store_run, store, RunName(name), rows=rows, samples=samples)
     runs = Runs(redis, settings.limits())
-    info = await runs.create(manifest)
+    info = await runs.create(manifest, store=kept_in)
     queue = PromptQueue(redis, info.run, info.epoch, settings.limits())
     for chunk in range(-(-manifest.items // CHUNK_ITEMS)):
         await queue.enqueue(chunk)
