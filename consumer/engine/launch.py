@@ -91,7 +91,9 @@ def lighter_sglang(
         return None
     fewer = int(running * RUNNING_STEP)
     flags = (*spec.flags, RUNNING_FLAG, str(fewer))
-    return replace(spec, max_running=None, flags=flags), f"{RUNNING_FLAG} {running} -> {fewer}"
+    # A profile's window was measured with more running requests.
+    lighter = replace(spec, max_running=None, window=None, flags=flags)
+    return lighter, f"{RUNNING_FLAG} {running} -> {fewer}"
 
 
 def _value(flags: tuple[str, ...], name: str) -> float | None:

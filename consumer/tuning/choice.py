@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from consumer.engine.gpu import gpu_facts
+from consumer.engine.launch import RUNNING_FLAG
 from consumer.engine.sglang_flags import installed_version
 from consumer.tuning.cards import card_named
 from consumer.tuning.model import ModelShape, read_shape
@@ -81,16 +82,19 @@ def choose_profile(spec: EngineSpec, wanted: str, here: Surroundings) -> Choice:
 def with_profile(spec: EngineSpec, profile: Profile) -> EngineSpec:
     """Return ``spec`` with a profile's window, and its flags before those of ``spec``.
 
-    A server that is only attached to has its flags already.
+    A server that is only attached to has its flags already. The window was measured with the
+    profile's running requests: with others it says nothing.
     """
     if spec.url is not None:
         return replace(spec, window=profile.window, profile=profile.name)
-    flags = profile.flags
+    flags, window = profile.flags, profile.window
     if spec.max_running is not None:
-        flags = without(flags, "--max-running-requests")
+        flags = without(flags, RUNNING_FLAG)
+    if spec.max_running is not None or without(spec.flags, RUNNING_FLAG) != spec.flags:
+        window = None
     if spec.context is not None:
         flags = without(flags, "--context-length")
-    return replace(spec, flags=(*flags, *spec.flags), window=profile.window, profile=profile.name)
+    return replace(spec, flags=(*flags, *spec.flags), window=window, profile=profile.name)
 
 
 def without(flags: Sequence[str], name: str) -> tuple[str, ...]:

@@ -148,5 +148,9 @@ def test_where_the_share_is_unknown_or_small_fewer_requests_run():
     fewer, _ = lighter_sglang(spec(max_running=64), fraction=None, running=40)
     assert "--max-running-requests 30" in " ".join(sglang_launch(fewer, "m", fewer.flags).argv)
     assert fewer.max_running is None, "the flag is given once"
+    fewer, _ = lighter_sglang(spec(window=332), fraction=None, running=266)
+    assert fewer.window is None, "it was measured with all 266"
+    smaller, _ = lighter_sglang(spec(window=332), fraction=0.9, running=266)
+    assert smaller.window == 332
     assert lowered() is None
     assert lowered(max_running=1) is None

@@ -110,6 +110,9 @@ def test_the_users_own_flags_win(tmp_path):
     fewer = choose_profile(spec(tmp_path, max_running=64), AUTO, HERE).spec
     assert "--max-running-requests" not in fewer.flags
     assert fewer.max_running == 64
+    assert fewer.window is None, "it was measured with the profile's 266"
+    named = spec(tmp_path, flags=("--max-running-requests=64",))
+    assert choose_profile(named, "h200-qwen3.6-27b", HERE).spec.window is None
     own = choose_profile(spec(tmp_path, flags=("--mem-fraction-static=0.8",)), AUTO, HERE)
     assert own.profile is None
     assert "--mem-fraction-static=0.8 was given" in own.why
