@@ -160,9 +160,12 @@ class Enqueuer:
                 done += 1
                 progress(min(done * CHUNK_ITEMS, self._manifest.items))
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_CONCURRENT_CHUNKS):
-                group.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_CONCURRENT_CHUNKS):
+                    group.create_task(work())
+        except ExceptionGroup as failed:  # one outage ends all of them: the first word is the word
+            raise failed.exceptions[0] from failed
         return new
 
     async def _repair(self, info: RunInfo) -> int:
