@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from common import ids
+from common.errors import StoreError
 from common.installing import UPGRADE
 
 T = TypeVar("T")
@@ -22,6 +23,10 @@ class NewerVersionError(ValueError):
     """A record that a newer genq wrote: it is whole, and to be left to a program that knows it."""
 
 
+class NewerObjectError(StoreError):
+    """An object of storage is whole, and of a newer version than this program knows."""
+
+
 def refuse_newer(raw: Any, what: str, known: int) -> None:
     """Raise NewerVersionError if ``raw`` names a version above the one that is known here."""
     version = raw.get("version") if isinstance(raw, dict) else None
@@ -29,6 +34,11 @@ def refuse_newer(raw: Any, what: str, known: int) -> None:
         raise NewerVersionError(
             f"{what} is of version {version}; this program reads up to {known}: {UPGRADE}"
         )
+
+
+def newer(what: str, error: NewerVersionError) -> NewerObjectError:
+    """Return the refusal to read an object that a newer genq wrote."""
+    return NewerObjectError(f"{what} was written by a newer genq.", why=str(error), fix=UPGRADE)
 
 
 def build(cls: type[T], raw: Any) -> T:

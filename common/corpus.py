@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from common.build import NewerVersionError, newer
 from common.errors import UsageError, VerifyError
 from common.family import Family
 from common.objectstore import RunPaths
@@ -45,7 +46,8 @@ class Piece:
         """Yield those from the ``low``-th that counts to before the ``high``-th.
 
         Raises:
-            VerifyError: the part is damaged.
+            StoreError: a newer sink wrote the part.
+            VerifyError: it is damaged.
         """
         counted = Bits(self.rows, self.counted) if self.counted else None
         passed = 0
@@ -58,6 +60,8 @@ class Piece:
                 if passed >= low:
                     yield completion
                 passed += 1
+        except NewerVersionError as error:
+            raise newer(self.key, error) from error
         except ValueError as error:
             raise VerifyError(
                 f"{self.key} is damaged.", why=str(error), fix=f"gen-producer verify {self.run}"

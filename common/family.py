@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from common import codec
+from common.build import NewerVersionError, newer
 from common.errors import UsageError, VerifyError
 from common.ids import Item, RunName, row_of
 from common.objectstore import ObjectMissingError, RunPaths
@@ -86,7 +87,7 @@ class Family:
         """Yield the completion of every committed item, of whatever class, as the run numbers it.
 
         Raises:
-            StoreError: the store could not be asked.
+            StoreError: the store could not be asked, or a newer sink wrote a part.
             VerifyError: a part is damaged.
         """
         for part in self.parts():
@@ -121,6 +122,8 @@ class Family:
                 if item != NOT_COUNTED:
                     row, sample = row_of(Item(item), samples)
                     yield replace(completion, k=Item(item), row=row, sample=sample)
+        except NewerVersionError as error:
+            raise newer(f"{self._store.url}/{part.key}", error) from error
         except ValueError as error:
             raise _damaged(self._store, part.key, error) from error
 

@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from common import codec
-from common.build import NewerVersionError, build, refuse_newer
-from common.errors import StoreError, VerifyError
-from common.installing import UPGRADE
+from common.build import NewerVersionError, build, newer, refuse_newer
+from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 100  # named one by one; the rest are counted
 _SHARD_LIMIT_BYTES = 16 * 2**30
-
-
-class NewerRunError(StoreError):
-    """run.json is whole, and of a newer version than this program knows."""
 
 
 class Harm(StrEnum):
@@ -75,8 +70,8 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
     """Return run.json.
 
     Raises:
-        StoreError: the store could not be asked; ObjectMissingError if there is none; NewerRunError
-            if it is of a newer version than this program knows.
+        StoreError: the store could not be asked; ObjectMissingError if there is none;
+            NewerObjectError if it is of a newer version than this program knows.
         VerifyError: it is damaged.
     """
     key = RunPaths(run).run_json
@@ -85,11 +80,7 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
         refuse_newer(raw, key, RUN_VERSION)
         return build(RunManifest, raw)
     except NewerVersionError as error:
-        raise NewerRunError(
-            f"{store.url}/{key} was written by a newer genq.",
-            why=str(error),
-            fix=UPGRADE,
-        ) from error
+        raise newer(f"{store.url}/{key}", error) from error
     except ValueError as error:
         raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error
 
@@ -129,7 +120,8 @@ def prove(store: ObjectStore, run: RunName, *, deep: bool = True) -> Proof:
     Else a part is read where its index is missing, or says another size or MD5 than the store.
 
     Raises:
-        StoreError: the store could not be asked, or the run has no run.json.
+        StoreError: the store could not be asked, or the run has no run.json, or a newer genq wrote
+            something of it.
         VerifyError: run.json or format.json is damaged.
     """
     prover = _Prover(store, read_manifest(store, run), deep=deep)
@@ -274,6 +266,8 @@ class _Prover:
             return describe_part(number, codec_for(suffix), self._store.get(stat.key))
         except ObjectMissingError:
             self._say(Harm.PART, stat.key, "is listed, but cannot be read")
+        except NewerVersionError as error:
+            raise newer(f"{self._store.url}/{stat.key}", error) from error
         except ValueError as error:
             self._say(Harm.PART, stat.key, f"is damaged: {error}")
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common import codec
-from common.build import build
+from common.build import NewerVersionError, build, newer
 from common.errors import VerifyError
 from common.objectstore import ObjectMissingError
 from common.parts import WRITER, codec_for
@@ -109,7 +109,7 @@ def find_part(store: ObjectStore, paths: RunPaths, number: int, suffix: str) -> 
     """Return what part ``number`` holds, or None if there is no such part.
 
     Raises:
-        StoreError: the store could not be asked.
+        StoreError: the store could not be asked, or a newer sink wrote the part.
         VerifyError: the part is damaged; it is named.
     """
     key = paths.part(number, suffix)
@@ -124,6 +124,8 @@ def find_part(store: ObjectStore, paths: RunPaths, number: int, suffix: str) -> 
         return FoundPart(
             describe_part(number, codec_for(suffix), store.get(key)), stat, indexed=False
         )
+    except NewerVersionError as error:
+        raise newer(f"{store.url}/{key}", error) from error
     except ValueError as error:
         raise VerifyError(
             f"{store.url}/{key} is damaged.",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.build import NewerObjectError
 from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts.chain import fix_format
-from common.prove import NewerRunError, read_manifest
+from common.prove import read_manifest
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 
@@ -52,7 +53,7 @@ def own_manifest(store: ObjectStore, info: RunInfo) -> RunManifest:
             fix="Give the sink the GENQ_STORE that the run was loaded with, or put its objects back"
             " from a copy.",
         ) from error
-    except NewerRunError as error:
+    except NewerObjectError as error:
         raise VerifyError(error.what, why=error.why, fix=error.fix) from error
     if manifest.fingerprint != info.fingerprint:
         raise VerifyError(

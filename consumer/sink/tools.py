@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from common.errors import EpochError, QueueError, StoreError
+from common.build import NewerObjectError
+from common.errors import EpochError, QueueError, RunClosedError, StoreError, VerifyError
 from consumer.sink.figures import Figures
 from consumer.sink.outage import Outage
 
@@ -50,14 +51,21 @@ class Calls:
     Raises, from every call:
         StoppingError: the sink was told to stop meanwhile.
         EpochError: the run is not in Redis as it was.
+        RunClosedError: it is over meanwhile; Redis itself is well.
     """
 
     def __init__(self, tools: Tools) -> None:
         self._slots = tools.redis_calls
         figures = tools.figures
-        self._storage = Outage("storage", tools.stop, retried=StoreError, figures=figures)
+        self._storage = Outage(
+            "storage", tools.stop, retried=StoreError, final=(NewerObjectError,), figures=figures
+        )
         self._queue = Outage(
-            "redis", tools.stop, retried=QueueError, final=(EpochError,), figures=figures
+            "redis",
+            tools.stop,
+            retried=QueueError,
+            final=(EpochError, RunClosedError),
+            figures=figures,
         )
 
     async def redis(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -70,5 +78,12 @@ class Calls:
         return await self._queue.outlast(limited)
 
     async def store(self, call: Callable[[], T]) -> T:
-        """Return what a blocking call of the store returns; it runs in a thread."""
-        return await self._storage.outlast(lambda: asyncio.to_thread(call))
+        """Return what a blocking call of the store returns; it runs in a thread.
+
+        Raises:
+            VerifyError: a newer genq wrote what was read: no waiting makes this one know it.
+        """
+        try:
+            return await self._storage.outlast(lambda: asyncio.to_thread(call))
+        except NewerObjectError as error:
+            raise VerifyError(error.what, why=error.why, fix=error.fix) from error

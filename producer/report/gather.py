@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from common.build import NewerVersionError, newer
 from common.codec import loads
 from common.errors import QueueError, VerifyError
 from common.no_such_run import not_in_store
@@ -84,7 +85,7 @@ def gather(
 
     Raises:
         UsageError: storage has no such run.
-        StoreError: it could not be asked.
+        StoreError: it could not be asked, or a newer sink wrote a part.
         VerifyError: something that it holds is damaged.
     """
     try:
@@ -154,6 +155,8 @@ def _survey(
         for number, (stat, records) in enumerate(_read_all(pool, store, parts), start=1):
             try:
                 survey.take(records, stat.key)
+            except NewerVersionError as error:
+                raise newer(f"{store.url}/{stat.key}", error) from error
             except (ValueError, KeyError, TypeError) as error:
                 raise _damaged(store, stat.key, error) from error
             counted(number, len(parts))
