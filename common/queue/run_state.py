@@ -124,23 +124,28 @@ class Runs:
             await asyncio.sleep(_SETTLE_SECONDS)
         return counts
 
-    async def restore(self, run: RunName, epoch: Epoch, *, committed: bytes) -> None:
+    async def restore(self, run: RunName, epoch: Epoch, *, committed: bytes) -> int:
         """Mark items as committed: bit ``k`` is item ``k``, the top bit of a byte first.
 
-        At once where nothing was loaded yet; else item by item, as a sink's commit does.
+        At once where nothing was loaded yet; else item by item, as a sink's commit does: an item
+        whose result is in the stream is left to it. Returns how many were not committed before.
+
+        Raises:
+            RunClosedError: the run is over.
         """
         bits = committed.rstrip(b"\0")
         if not bits:
-            return
+            return 0
         scripts = self._scripts(run, epoch)
-        if int(await scripts.call("restore", bits)) >= 0:
-            return
+        if (marked := int(await scripts.call("restore", bits))) >= 0:
+            return marked
         known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
         new = [item for item in set_bits(bits) if not has_bit(known, item)]
+        marked = 0
         for start in range(0, len(new), _COMMIT_ITEMS):
-            some = new[start : start + _COMMIT_ITEMS]
-            ttl = self._limits.result_ttl_seconds
-            await scripts.call("commit", ttl, *(part for item in some for part in (item, "-")))
+            pairs = (part for item in new[start : start + _COMMIT_ITEMS] for part in (item, "-"))
+            marked += int(await scripts.call("commit", self._limits.result_ttl_seconds, *pairs))
+        return marked
 
     async def open(self, run: RunName) -> None:
         """Say that all chunks were enqueued; a run that was paused or held meanwhile stays so."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from common.build import NewerVersionError
-from common.errors import EpochError, GenqError, QueueError, VerifyError
+from common.errors import EpochError, GenqError, QueueError, RunClosedError, VerifyError
 from common.failpoint import declare, hit
 from common.objectstore import RunPaths
 from common.queue.results import ResultStream
+from common.queue.run_list import OVER
 from common.queue.standing import stop_of
 from common.records import Verdict
 from consumer.sink.batcher import Batch, Batcher
@@ -110,6 +111,8 @@ class RunSink:
                 log.warning("sink.epoch_gone", run=self.run, what=error.what, fix=error.fix)
                 await self._store_orphans()
                 return
+            except RunClosedError:
+                self._look_at = 0.0  # it was ended since it was looked at
             except VerifyError as error:
                 self._break(error)
                 await pause(self._tools.stop, BROKEN_SECONDS)
@@ -244,11 +247,12 @@ class RunSink:
         missing = len(ledger) - counts.committed
         if missing > counts.generated or (missing > 0 and not self._behind):
             bits = ledger.copy_of_bits().to_bytes()
-            await self._calls.redis(
+            told = await self._calls.redis(
                 lambda: self._tools.runs.restore(self.run, self.epoch, committed=bits)
             )
             self._intake.read_again()
-            log.warning("sink.redis_went_back", run=self.run, items=missing)
+            if told:  # else a sink was killed before it could tell, or is about to
+                log.warning("sink.redis_went_back", run=self.run, items=told)
         self._behind = missing > 0
 
     # --- the end
@@ -259,7 +263,8 @@ class RunSink:
         counts = await self._look()
         if counts is None:
             return
-        await self._compare(opened.ledger, counts)
+        if counts.state not in OVER:  # else there is nothing to be made again
+            await self._compare(opened.ledger, counts)
         if counts.state == "closed":
             self._closed = True
         elif len(self._batcher):

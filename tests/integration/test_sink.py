@@ -79,6 +79,34 @@ async def test_a_sink_killed_at_any_step_loses_and_repeats_nothing(lab, failpoin
     await proven(job, dead=1)
 
 
+async def killed_before_its_commit(lab, name):
+    """Return a job with two results in the stream, and four that are in a part, too."""
+    job = await lab.load(name, rows=ROWS)
+    await job.answer(await job.lease(6))
+    sink = lab.start("--rows", "4", failpoint="sink.commit.before")
+    assert await sink.wait() == -signal.SIGKILL, sink.log()
+    return job
+
+
+@pytest.mark.row("E1")
+async def test_a_sink_killed_before_its_commit_ends_a_run_that_was_cancelled_meanwhile(lab):
+    job = await killed_before_its_commit(lab, "cancelled")
+    await job.runs.cancel(job.run)
+    sink = lab.start("--rows", "8", "--seconds", "600", "--burst")
+    assert await sink.wait() == 0, sink.log()
+    counts = await job.counts()
+    assert (counts.state, counts.committed, counts.generated) == ("cancelled", 6, 0)
+
+
+@pytest.mark.row("E1")
+@pytest.mark.parametrize("state", ["", "another"])
+async def test_a_sink_killed_before_its_commit_is_not_taken_for_a_redis_that_went_back(lab, state):
+    job = await killed_before_its_commit(lab, "started")
+    sink = lab.start("--rows", "8", "--seconds", "1", state=state)
+    await eventually(lambda: committed(job, 6))
+    assert "went_back" not in sink.log()
+
+
 @pytest.mark.row("E1")
 @pytest.mark.faults
 @pytest.mark.parametrize(

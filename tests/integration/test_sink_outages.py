@@ -119,6 +119,23 @@ async def example_entry(job, item):
     return {"n": item, "v": "ok", "t": 2, "p": payload(completion(item))}
 
 
+async def test_a_redis_that_went_back_is_told_what_is_committed(lab):
+    job = lab.job
+    before = {key: await job.redis.dump(key) async for key in job.redis.scan_iter()}
+    await job.answer(await job.lease(5))
+    with structlog.testing.capture_logs() as logs:
+        lab.start(RunSink(lab.tools(), job.info).serve())
+        await eventually(lambda: committed(job, 5), 60)
+        async with job.redis.pipeline(transaction=True) as pipe:
+            pipe.flushdb()
+            for key, value in before.items():
+                pipe.restore(key, 0, value)
+            await pipe.execute()
+        await eventually(lambda: committed(job, 5), 60)
+    said = [log for log in logs if log["event"] == "sink.redis_went_back"]
+    assert [log["items"] for log in said] == [5]
+
+
 async def test_a_run_whose_parts_cannot_be_trusted_is_not_written(lab):
     job = lab.job
     await job.store_format("jsonl.zst")

@@ -2,7 +2,8 @@
 -- Marks items as committed in a run of which nothing was loaded yet.
 -- KEYS  of the run
 -- ARGV  3 bitmap: bit k is item k, the most significant bit of a byte first
--- Returns  how many items are committed, or -1: something is loaded, so that `commit` has to do it
+-- Returns  how many items were not committed before, and are now; or -1: something is loaded, so
+--          that `commit` has to do it
 -- Idempotent  by the bits
 if #ARGV[3] > math.ceil(total / 8) then return redis.error_reply('GENQ_BAD no such item') end
 if over then return redis.error_reply('GENQ_CLOSED ' .. state) end
@@ -19,4 +20,4 @@ call('SET', done, call('GET', committed) or '')
 local bits = call('BITCOUNT', committed)
 call('HSET', counts, 'loaded', bits, 'committed', bits)
 if watching then watch_anew() end
-return bits
+return bits - held
