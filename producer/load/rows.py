@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.codec import dumps
 from producer.sources.chat import canonical_row
@@ -44,6 +44,7 @@ def canonical(one: Raw | Fault, options: ReadOptions) -> Found:
     if isinstance(one, Fault):
         return Found(one.place, None, one)
     try:
+        _json(one.value)  # what can be read may be nested deeper than can be written
         row = canonical_row(
             0,
             one.value,
@@ -101,10 +102,17 @@ def line_of(row: Row, limit: int) -> bytes:
     Raises:
         RowError: it has no JSON form, or is too large.
     """
-    try:
-        line = dumps(row) + b"\n"
-    except TypeError as error:
-        raise RowError(f"it cannot be written as JSON ({error})") from error
+    line = _json(row) + b"\n"
     if len(line) > limit:
         raise RowError(f"the row is larger than {limit:,} bytes")
     return line
+
+
+def _json(value: Row | dict[str, Any]) -> bytes:
+    try:
+        return dumps(value)
+    except TypeError as error:
+        reason = str(error)
+        if "ecursion" in reason:
+            reason = "it is nested deeper than some 250 levels"
+        raise RowError(f"it cannot be written as JSON ({reason})") from error

@@ -90,9 +90,9 @@ def _parse_leniently(text: bytes, error: ValueError) -> tuple[Any, int]:
         raise RowError(_reason(text, error)) from error
     try:
         value = json.loads(text.decode(), parse_constant=_refuse_constant, parse_int=_bounded_int)
+        return without_surrogates(value)
     except (ValueError, RecursionError):
         raise RowError(_reason(text, error)) from error
-    return without_surrogates(value)
 
 
 def without_surrogates(value: Any) -> tuple[Any, int]:

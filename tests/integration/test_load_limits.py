@@ -22,6 +22,19 @@ def message(content):
     return json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
 
 
+def nested(before, after="", depth=300):
+    return GOOD + (before + "[" * depth + "]" * depth + after).encode() + b"\n" + GOOD
+
+
+UNWRITABLE = {  # read, and nested deeper than what can be written again
+    "metadata": nested('{"prompt": "p", "x": ', "}"),
+    "an id": nested('{"prompt": "p", "id": ', "}"),
+    "a message": nested('{"messages": [{"role": "user", "content": "p", "x": ', "}]}"),
+    "what is dropped": nested(
+        '{"messages": [{"role": "user", "content": [{"type": "text", "text": "p", "x": ', "}]}]}"
+    ),
+    "a lone surrogate": nested('{"prompt": "\\ud800", "x": ', "}", depth=700),
+}
 FILES = {  # a bomb is told by the last line before it
     "a row that is too long": ("rows.jsonl", GOOD + b'{"prompt": "' + b"x" * 3000 + b'"}\n', 2),
     "JSON that is too deep": ("rows.jsonl", GOOD * 2 + b"[" * DEEP + b"]" * DEEP + b"\n", 3),
@@ -56,3 +69,15 @@ def test_a_parquet_bomb_is_a_fault_before_it_is_read(producer, store, tmp_path):
     said = producer("load", path, "--model", "m", code=3)
     assert "rows.parquet:1: the Parquet data unfolds to over 500 times" in said.err
     assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("what", UNWRITABLE)
+def test_a_row_nested_deeper_than_can_be_written_is_passed_over(producer, tmp_path, what):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(UNWRITABLE[what])
+    words = (path, "--model", "m", "--context", 9000)
+    assert "rows.jsonl:2: " in producer("load", *words, code=3).err
+    said = producer("load", *words, "--on-error", "skip", "--json").out
+    assert (json.loads(said)["rows"], json.loads(said)["skipped"]) == (2, 1)
+    planned = json.loads(producer("plan", *words, "--on-error", "skip", "--json").out)
+    assert (planned["rows"]["usable"], planned["refused"]["rows"]) == (2, 1)
