@@ -22,9 +22,10 @@ def read_hub(address: str) -> Iterator[Raw | Fault]:
     The split is ``train`` unless another is named. ``hf://datasets/...`` means the same.
 
     Raises:
-        UsageError: ``datasets`` is not installed, or an option is unknown.
+        UsageError: ``datasets`` is not installed, an option is unknown, or no owner is named.
         InputError: the data set cannot be had.
     """
+    arguments = _arguments(address)
     try:
         from datasets import load_dataset  # noqa: PLC0415 - an extra, and seconds to import
     except ImportError as error:
@@ -33,7 +34,6 @@ def read_hub(address: str) -> Iterator[Raw | Fault]:
             why=str(error),
             fix="pip install datasets    (or download the files and name them)",
         ) from error
-    arguments = _arguments(address)
     number = 0
     try:
         for value in load_dataset(**arguments, streaming=True):
@@ -63,7 +63,13 @@ def _arguments(address: str) -> dict[str, Any]:
     }
     if place.startswith("/"):
         return {"path": place, **arguments}
-    owner, name, *files = place.removeprefix("datasets/").split("/", 2)
+    owner, name, *files = [*place.removeprefix("datasets/").split("/", 2), ""]
+    if not (owner and name):
+        raise UsageError(
+            f"{address} does not name OWNER/NAME.",
+            why="Data sets of the hub are told apart by their owners.",
+            fix=f"gen-producer load hf://OWNER/{owner or 'NAME'}    (its page says whose it is)",
+        )
     if "@" in name:
         name, arguments["revision"] = name.split("@", 1)
-    return {"path": f"{owner}/{name}", "data_files": files[0] if files else None, **arguments}
+    return {"path": f"{owner}/{name}", "data_files": files[0] or None, **arguments}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
@@ -148,8 +149,11 @@ def _open_file(path: Path) -> Iterator[BinaryIO]:
         )
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Return what another version of a file has otherwise; None: a pipe, which changes as read."""
     found = path.stat()
+    if not S_ISREG(found.st_mode):
+        return None
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

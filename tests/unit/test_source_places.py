@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
         list(rows)
 
 
+def test_a_named_pipe_is_read_to_its_end(tmp_path):
+    pipe = tmp_path / "rows"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[LINES])
+    writer.start()
+    assert prompts(read(pipe)) == ["one", "two"]
+    writer.join()
+
+
 def test_parquet_rows(tmp_path):
     when = pa.scalar(1_700_000_000, pa.timestamp("s"))
     table = pa.table(
@@ -137,6 +147,12 @@ def test_a_folder_through_the_hubs_package(tmp_path, monkeypatch):
         read(f"hf://{folder}?spilt=train")
     with pytest.raises(InputError, match="cannot be read"):
         read(f"hf://{folder}?split=test")
+
+
+@pytest.mark.parametrize("name", ["hf://gsm8k", "hf://datasets/gsm8k", "hf://gsm8k/", "hf://"])
+def test_a_name_without_its_owner_is_refused(name):
+    with pytest.raises(UsageError, match="does not name OWNER/NAME"):
+        read(name)
 
 
 def test_without_the_hubs_package_it_is_named(monkeypatch):
