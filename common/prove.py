@@ -19,6 +19,7 @@ from common.parts import codec_for
 from common.parts.bits import Bits
 from common.parts.chain import check_end, part_number, read_format, walk
 from common.parts.index import PartIndex, describe_part, read_index
+from common.ranges import lines_of
 from common.records import RUN_VERSION, RunManifest
 
 if TYPE_CHECKING:
@@ -290,17 +291,15 @@ class _Prover:
 
         While a run goes on, the file of an earlier end may be there; it says nothing then.
         """
-        key = self._paths.failed
         if self._success is None:
             return
-        try:
-            lines = self._store.get(key).split(b"\n")
-        except ObjectMissingError:
+        key = self._paths.failed
+        found = self._store.stat(key)
+        if found is None:
             self._say(Harm.END, key, "is missing")
             return
-        for number, line in enumerate(lines, start=1):
-            if line:
-                self._check_dead(key, number, line)
+        for number, line in enumerate(lines_of(self._store, found), start=1):
+            self._check_dead(key, number, line)
 
     def _check_dead(self, key: str, number: int, line: bytes) -> None:
         try:

@@ -238,6 +238,19 @@ def test_what_a_problem_is_about_is_told(name):
         assert set(harm) <= {Harm.ITEMS, Harm.END}
 
 
+def test_dead_letters_are_read_line_by_line():
+    store = make_run()
+    lines = b"".join(codec.dumps({"k": 9, "text": "x" * 1000}) + b"\n" for _ in range(3))
+    store.put(PATHS.failed, lines)
+    whole, get = [], store.get
+    store.get = lambda key: whole.append(key) or get(key)
+    problems = prove(store, RUN).problems
+    assert problems[:2] == [
+        f"{PATHS.failed}:{n}: item 9 is committed or named twice" for n in (2, 3)
+    ]
+    assert PATHS.failed not in whole
+
+
 def test_thousands_of_problems_are_counted():
     store = make_run()
     for number in range(MAX_PROBLEMS + 50):
