@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from common.errors import Exit, RunClosedError, StoreError, UsageError
+from common.errors import Exit, RunClosedError, StoreError, UsageError, VerifyError
 from common.ids import run_name
 from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
@@ -237,8 +237,8 @@ def _samples(run: str, settings: Settings, kept_in: str) -> int | None:
         if kept_in not in ("", store.url):
             return None
         manifest = find_manifest(store, run_name(run))
-    except (StoreError, UsageError):  # a help to the reader, and no reason to show nothing
-        return None
+    except (StoreError, UsageError, VerifyError):
+        return None  # a help to the reader, and no reason to show nothing
     return manifest.settings.samples if manifest else None
 
 

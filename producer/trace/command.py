@@ -26,6 +26,7 @@ def run_trace(run: str, name: str, settings: Settings, console: Console, *, text
 
     Raises:
         UsageError: there is no such run, no row of that name, or the run has no such item.
+        VerifyError: something of storage that tells of it is damaged.
         StoreError: storage cannot be asked. Redis may be away: the rest is told all the same.
     """
     store = open_store(settings)

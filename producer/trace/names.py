@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from common import codec
 from common.build import build
-from common.errors import UsageError
+from common.errors import UsageError, VerifyError
 from common.ids import Item, item_of, item_of_job, row_of
 from common.objectstore import ObjectMissingError, RunPaths
 from common.records import Row
@@ -59,6 +59,7 @@ def matches_of(
     Raises:
         UsageError: the run has no such item or row.
         StoreError: the store could not be asked.
+        VerifyError: a prompt shard is damaged.
     """
     samples = manifest.settings.samples
     kind, _, rest = name.partition(":")
@@ -126,7 +127,7 @@ def _rows_called(
             packed = coming.popleft().result()
             if number + _AHEAD < len(shards):
                 coming.append(pool.submit(_packed, store, manifest, number + _AHEAD))
-            for place, line in enumerate(_lines(packed)):
+            for place, line in enumerate(_checked_lines(store, manifest, number, packed)):
                 if mark in line and _id_of(line) == wanted:
                     yield number * manifest.shard_rows + place
             read(number + 1)
@@ -134,6 +135,20 @@ def _rows_called(
 
 def _packed(store: ObjectStore, manifest: RunManifest, shard: int) -> bytes:
     return store.get(RunPaths(manifest.run).prompts(manifest.fingerprint, shard))
+
+
+def _checked_lines(
+    store: ObjectStore, manifest: RunManifest, shard: int, packed: bytes
+) -> list[bytes]:
+    try:
+        return _lines(packed)
+    except ValueError as error:
+        key = RunPaths(manifest.run).prompts(manifest.fingerprint, shard)
+        raise VerifyError(
+            f"{store.url}/{key} is damaged.",
+            why=str(error),
+            fix=f"gen-producer verify {manifest.run}",
+        ) from error
 
 
 def _lines(packed: bytes) -> list[bytes]:

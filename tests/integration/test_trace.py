@@ -172,6 +172,21 @@ def test_storage_is_asked_although_redis_is_away(producer, store, service_env):
     assert "Redis could not be asked" in said.err
 
 
+def test_a_damaged_shard_is_named_where_rows_are_looked_through(producer, loaded, store):
+    (shard,) = store.list(f"{RUN}/prompts/")
+    store.put(shard.key, store.get(shard.key)[:-9])
+    said = producer("trace", RUN, "id-7", code=9).err
+    assert f"{shard.key} is damaged" in said
+    assert f"gen-producer verify {RUN}" in said
+
+
+def test_dead_letters_are_shown_where_run_json_is_damaged(producer, loaded, redis_url, store):
+    work(redis_url)
+    assert "row 3  item 2  too_long" in producer("failed", RUN).out
+    store.put(RunPaths(RunName(RUN)).run_json, b"{}")
+    assert "    item 2  too_long" in producer("failed", RUN).out
+
+
 class Counting:
     """A store that counts what is read of it."""
 
