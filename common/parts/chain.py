@@ -150,7 +150,7 @@ def check_end(store: ObjectStore, paths: RunPaths, suffix: str, end: int) -> Non
     """
     for stat in store.list(paths.data_prefix, start_after=paths.part(end, suffix)):
         named = part_number(paths, stat.key)
-        if named is None or named[0] <= end:
+        if named is None or named[1] != suffix or named[0] <= end:
             continue
         # Another writer may have filled the end since it was looked up.
         if store.stat(paths.part(end, suffix)) is not None:

@@ -96,7 +96,7 @@ def gather(
     finished = store.stat(paths.success) is not None
     in_redis = asyncio.run(_ask_redis(settings, manifest, notes))
     suffix = read_format(store, paths)
-    survey = _survey(store, manifest, counted)
+    survey = _survey(store, manifest, suffix, counted)
     letters: Letters | None = None
     if finished:
         letters = stored_letters(store, manifest, texts=texts)
@@ -140,7 +140,10 @@ async def _ask_redis(settings: Settings, manifest: RunManifest, notes: list[str]
 
 
 def _survey(
-    store: ObjectStore, manifest: RunManifest, counted: Callable[[int, int], None]
+    store: ObjectStore,
+    manifest: RunManifest,
+    suffix: str | None,
+    counted: Callable[[int, int], None],
 ) -> Survey:
     survey = Survey(
         earliest=_unix(manifest.created) - _SLACK_SECONDS,
@@ -149,7 +152,7 @@ def _survey(
     parts = [
         stat
         for stat in store.list(RunPaths(manifest.run).data_prefix)
-        if part_number(RunPaths(manifest.run), stat.key)
+        if (named := part_number(RunPaths(manifest.run), stat.key)) and named[1] == suffix
     ]
     with ThreadPoolExecutor(_PARALLEL) as pool:
         for number, (stat, records) in enumerate(_read_all(pool, store, parts), start=1):

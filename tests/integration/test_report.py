@@ -22,6 +22,7 @@ from common import codec
 from common.errors import DeadLettersError
 from common.ids import RunName, new_nonce
 from common.objectstore import RunPaths
+from common.parts import SUFFIXES, codec_for
 from common.queue.prompts import PromptQueue
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Sampling, Usage, Verdict
@@ -32,6 +33,7 @@ from consumer.sink.batcher import Bounds
 from producer.console import Console
 from producer.report.command import run_report
 from tests.support.chromium import browser, find_chromium
+from tests.support.committed import store_committed
 from tests.support.completions import completion, payload
 from tests.support.producers import Producer
 from tests.support.runs import store_run
@@ -304,6 +306,18 @@ async def test_a_run_that_goes_on_shows_what_is_committed_so_far(settings):
         (int(leased[at][0]), f"row {leased[at][0]}", "too long") for at in (10, 11, 12)
     ]
     assert found["longest"]["tokens"] == 0
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_no_part_of_the_run_is_not_counted(planted, producer, suffix):
+    store, run = open_store(planted.settings), f"strays-in-{suffix.partition('.')[0]}"
+    store_committed(store, run, [[completion(0)]], suffix=suffix)
+    other = next(one for one in SUFFIXES if one != suffix)
+    stray = codec_for(other).encode([completion(0), completion(1)], "another")
+    for name in (f"part-00000003.{other}", f"part-00000003.{suffix}.bak", "part-3"):
+        store.put(f"{run}/data/{name}", stray)
+    found = json.loads(producer("report", run, "--json").out)
+    assert classes(found) == {"ok": (1, 0, 1.0)}
 
 
 def test_a_run_without_a_completion_has_a_page_too(planted, producer, tmp_path):

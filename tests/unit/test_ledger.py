@@ -143,6 +143,13 @@ def test_a_deleted_part_is_found_before_its_number_is_used_again(store):
     check_end(store, PATHS, "jsonl.zst", 3)
 
 
+def test_what_is_no_part_behind_the_end_tells_of_no_deleted_one(store):
+    write(store, [0])
+    for name in ("part-00000005.jsonl.zst.bak", "part-00000005.parquet"):
+        store.put(f"{PATHS.data_prefix}{name}", b"")
+    assert len(new_ledger(store).catch_up()) == 1
+
+
 def test_the_first_writer_fixes_the_format(store):
     assert read_format(store, PATHS) is None
     assert fix_format(store, PATHS, "parquet") == "parquet"
