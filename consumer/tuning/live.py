@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from consumer.engine.honesty import Honesty
 
 _POLL_SECONDS = 0.1
+_NOT_HANDED_OUT = "items wait, but none was handed out: gen-sink is behind, or the run is paused"
 _DRAIN_SECONDS = 20.0  # kept for the end of a trial, until one has shown how long it takes
 
 
@@ -94,6 +95,7 @@ class LiveLoad:
             predicted=order.setting.predicted,
             start_seconds=one.start_seconds,
             seconds=self.clock() - began,
+            end_seconds=one.end_seconds,
             kept=kept.succeeded,
             answered=one.answered,
             failed=kept.failed,
@@ -115,6 +117,7 @@ class _One:
         self._stopping = Stopping()
         self.start_seconds = 0.0
         self.facts: EngineFacts | None = None
+        self.end_seconds = 0.0
         self._consumer: Consumer | None = None
 
     @property
@@ -204,6 +207,10 @@ class _One:
         finally:
             power, busy = card.stop()
         done = self.answered - (before[0] if before else self.answered)
+        # The lease gives nothing while the results wait for the sink, too, or the run is paused.
+        short = consumer.pump.starved and outcome is not Outcome.CRASHED
+        if short and (await live.runs.sample(live.run)).queued:
+            outcome, why = Outcome.STOPPED, _NOT_HANDED_OUT
         trial = measured(outcome, why, meter, done, facts)
         return replace(trial, power_watts=power, utilization=busy)
 
@@ -220,5 +227,7 @@ class _One:
             self._stopping.hurried.set()
         else:
             live._drained_seconds = max(_POLL_SECONDS, 1.2 * (live.clock() - began))  # noqa: SLF001 - of this module
+        given_up = live.clock()
         await asyncio.gather(work, return_exceptions=True)
+        self.end_seconds = live.clock() - given_up
         return work.exception()

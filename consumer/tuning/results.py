@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     HUNG = "hung"
     DISHONEST = "dishonest"  # its answers are wrong, whatever its speed
     LATE = "late"  # the round's minutes were over before it was measured
-    STOPPED = "stopped"  # the round was stopped
+    STOPPED = "stopped"  # it was stopped, or came to nothing by no fault of its setting: once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,9 @@ class Trial:
     measured_seconds: float = 0.0
     start_seconds: float = 0.0
     seconds: float = 0.0  # all of it
+    end_seconds: float = (
+        0.0  # of it, after the time that was ordered could be over: its server's end
+    )
     max_running: int = 0  # as the engine says
     running: float = 0.0  # on average
     retractions: int = 0

@@ -34,7 +34,9 @@ LEARNT_ANSWERS = 20  # so many answers make a mean length
 _MISSES = 200  # points in a row that need no server; then the space is used up
 _TICK_SECONDS = 1.0
 _KNOWN_STARTS = 2  # so many trials say how long one takes
-_SLOWER = 1.1  # a start may take so much longer than the longest before
+_UNTRIED = (Outcome.LATE, Outcome.STOPPED)  # says nothing of the setting: it is tried later
+_VAIN = 2  # so many of them in a row, and the round is better run later
+_SLOWER = 1.1  # a start or an end may take so much longer than the longest before
 
 
 class Spent:
@@ -136,7 +138,8 @@ class Round:
     most_trials: int | None = None
     soaks: int = 4
     notes: list[str] = field(default_factory=list)
-    _until: float = 0.0
+    _ends: float = 0.0
+    _end_seconds: float = 0.0  # longest end of a server so far
     _number: int = 0
 
     async def run(self) -> Result:
@@ -150,7 +153,9 @@ class Round:
             ConflictError: somebody else has the GPU.
         """
         left = self.minutes * 60 - self.spent.seconds
-        self._until = self.clock() + left - self.pace.stop_seconds
+        self._ends = self.clock() + left
+        known = [self.search.baseline, *self.search.trials, *(one for _, one in self.search.soak)]
+        self._end_seconds = max(one.end_seconds if one else 0.0 for one in known)
         ticking = asyncio.create_task(self._tick())
         try:
             baseline = await self._baseline()
@@ -181,6 +186,11 @@ class Round:
         return replace(found, soak=tuple(soak))
 
     @property
+    def _until(self) -> float:
+        """When a measurement must be over, so that its server can end within the minutes."""
+        return self._ends - max(self.pace.stop_seconds, _SLOWER * self._end_seconds)
+
+    @property
     def _left(self) -> float:
         return self._until - self.clock()
 
@@ -196,6 +206,12 @@ class Round:
                 why="The engine's defaults alone were not measured in that time.",
                 fix=f"gen-consumer tune --minutes {max(8, round(self.minutes * 3)):d} ...",
             )
+        if trial.outcome is Outcome.STOPPED:
+            raise UsageError(
+                "The engine's defaults were not measured.",
+                why=trial.why,
+                fix="gen-producer status    (then the same command again)",
+            )
         if trial.outcome is not Outcome.OK:
             raise EngineError(
                 f"The defaults do not run: {trial.outcome}.",
@@ -208,7 +224,7 @@ class Round:
     async def _search(self, baseline: Trial, space: Space) -> None:
         choices = space.choices()
         known = {Setting(trial.flags, trial.window).key: trial for trial in self.search.trials}
-        misses = 0
+        misses = vain = 0
         while misses < _MISSES and choices:
             best = self._best(baseline)
             if self._left - self._reserve(baseline) < self._cost(baseline, whole=False):
@@ -227,10 +243,15 @@ class Round:
             except BaseException:
                 self.search.tell(number, Trial(Outcome.STOPPED))
                 raise
+            if trial.outcome in _UNTRIED:
+                self.search.tell(number, Trial(Outcome.STOPPED))
+                vain += 1
+                if trial.outcome is Outcome.LATE or vain == _VAIN:
+                    self.notes += [f"The search ended early: {trial.why}."] * (vain == _VAIN)
+                    return
+                continue
+            vain = 0
             known[setting.key] = trial
-            if trial.outcome is Outcome.LATE:
-                self.search.tell(number, Trial(Outcome.STOPPED))  # it was not tried: later
-                return
             self.search.tell(number, trial)
         self.notes.append("Every setting that fits and could win was tried.")
 
@@ -260,7 +281,7 @@ class Round:
                 seed=100 + len(soak),
             )
             trial = await self._try(f"soak {name}", order)
-            if trial.outcome is Outcome.LATE:
+            if trial.outcome in _UNTRIED:
                 return
             soak.append((name, trial))
             self.search.keep_soak(soak)
@@ -268,6 +289,7 @@ class Round:
     async def _try(self, label: str, order: Order) -> Trial:
         self.board.begin(label, order.setting, self._left)
         trial = await self.tried(order)
+        self._end_seconds = max(self._end_seconds, trial.end_seconds)
         baseline = self.search.baseline or trial
         best = max(self._best(baseline).tokens_per_second, trial.tokens_per_second)
         self.board.end(label, trial, best)

@@ -108,9 +108,11 @@ class OwnLoad:
             else:
                 trial, tally = await self._loaded(running, facts, order)
         finally:
+            ending = self.clock()
             await running.end()
         trial = with_setting(trial, order.setting, running)
-        return replace(with_tally(trial, tally), seconds=self.clock() - began)
+        now = self.clock()
+        return replace(with_tally(trial, tally), seconds=now - began, end_seconds=now - ending)
 
     async def _loaded(
         self, running: Running, facts: EngineFacts, order: Order

@@ -150,6 +150,7 @@ async def test_random_weights_are_checked_by_their_log_probabilities_alone(tmp_p
     assert first.outcome is Outcome.OK
     assert first.answered
     assert 1 <= first.output_tokens <= 24
+    assert 0 < first.end_seconds < first.seconds
     assert [probe.prompt for probe in load.checks.record] == [
         f"random tokens {n}" for n in range(3)
     ]

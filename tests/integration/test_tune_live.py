@@ -37,9 +37,23 @@ async def test_what_a_live_round_generates_is_the_runs(world):
     assert counts.queued == 1500 - counts.generated
     assert len({row["k"] for row in world.results()}) == counts.generated
     assert all(one["honesty"] == "passed" for one in tried)
+    assert all(one["end_seconds"] < one["seconds"] for one in tried)
     assert data["default"]["max_running"] == 8
     assert data["trials"][0]["max_running"] == 32
     assert data["savings"]["remaining_items"] == counts.queued
+    assert not records(world.settings.state_dir)
+
+
+async def test_a_live_round_whose_results_nobody_stores_judges_no_setting(world):
+    """Nothing more is leased past the stream's mark: the engine idles, and the run has plenty."""
+    await world.load(1500)
+    settings = world.settings.model_copy(update={"drain_seconds": 30.0, "stream_entries": 8})
+    live = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE}
+    with pytest.raises(UsageError, match="defaults were not measured") as refusal:
+        await run(settings, world.model, most_trials=1, soaks=0, **live)
+    assert "gen-sink is behind" in refusal.value.why
+    counts = await world.counts()
+    assert counts.queued == 1500 - counts.generated
     assert not records(world.settings.state_dir)
 
 

@@ -107,6 +107,62 @@ async def test_a_cold_first_start_does_not_forfeit_the_confirmation(tmp_path):
     assert result.confirmed
 
 
+class SlowEnds(SimulatedServers):
+    """A driver that takes its time to give a card's memory back."""
+
+    async def __call__(self, order):
+        if self.seen and order.until - self.clock.now < 250.0:
+            self.start_seconds = 1000.0  # it comes up only when the minutes are over
+        trial = await super().__call__(order)
+        self.clock.now += 40.0
+        return replace(trial, seconds=trial.seconds + 40.0, end_seconds=40.0)
+
+
+@pytest.mark.parametrize("minutes", [14, 16.5, 19])
+async def test_servers_that_end_slowly_end_within_the_minutes(tmp_path, minutes):
+    servers = SlowEnds(Clock())
+    began = servers.clock.now
+    await round_of(tmp_path, servers, minutes=minutes).run()
+    assert servers.clock.now - began <= minutes * 60
+    again = SlowEnds(servers.clock)
+    result = await round_of(tmp_path, again, minutes=minutes + 3).run()
+    assert servers.clock.now - began <= (minutes + 3) * 60
+    assert result.baseline.end_seconds == 40.0
+
+
+async def test_what_came_to_nothing_by_no_fault_of_its_setting_is_tried_again(tmp_path):
+    class Behind(SimulatedServers):
+        """Nothing is handed out for its first trial, nor for the winner's confirmation."""
+
+        async def __call__(self, order):
+            trial = await super().__call__(order)
+            if len(self.seen) == 2 or (order.held_out and order.setting.flags):
+                return replace(trial, outcome=Outcome.STOPPED, why="the sink is behind")
+            return trial
+
+    servers = Behind(Clock())
+    result = await round_of(tmp_path, servers, minutes=60).run()
+    tried = servers.seen[1].setting
+    assert (tried.flags, tried.window) in [(one.flags, one.window) for one in result.trials]
+    assert "--disable-radix-cache" in result.winner.flags
+    assert Outcome.STOPPED not in {trial.outcome for trial in result.trials}
+    assert result.confirmed is None, "a confirmation that was not measured refutes nothing"
+
+
+async def test_a_search_that_tries_in_vain_ends_and_says_why(tmp_path):
+    class Away(SimulatedServers):
+        async def __call__(self, order):
+            trial = await super().__call__(order)
+            return (
+                replace(trial, outcome=Outcome.STOPPED, why="x") if order.setting.flags else trial
+            )
+
+    servers = Away(Clock())
+    result = await round_of(tmp_path, servers, minutes=60).run()
+    assert (len(servers.seen), result.trials) == (3, ())
+    assert result.notes == ("The search ended early: x.",)
+
+
 class Improved(SimulatedServers):
     """Servers of which one setting has become faster."""
 
