@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import sys
@@ -14,7 +15,7 @@ from common.records import Verdict
 
 if TYPE_CHECKING:
     from common.ids import RunName
-    from common.objectstore import ObjectStore
+    from common.objectstore import ObjectStat, ObjectStore
 
 _COLUMNS = "row_id, verdict, content"
 
@@ -22,23 +23,42 @@ _COLUMNS = "row_id, verdict, content"
 def download(store: ObjectStore, run: RunName, folder: Path) -> list[Path]:
     """Copy a run's output into ``folder``; return its data files.
 
-    What is there already with the right size is kept: the objects never change. ``_SUCCESS``
-    comes last, so a folder that has one is complete.
+    What is there already is kept if its MD5 is the object's ETag, and parts that the store holds no
+    longer are removed: a run may have ended anew since. ``_SUCCESS`` comes last, so a folder that
+    has one is complete.
     """
     paths = RunPaths(run)
     prefix = f"{run}/"
+    success = folder / paths.success.removeprefix(prefix)
     inputs = (f"{prefix}prompts/", paths.index_prefix)
     objects = [found for found in store.list(prefix) if not found.key.startswith(inputs)]
     objects.sort(key=lambda found: (found.key == paths.success, found.key))
-    for found in objects:
-        target = folder / found.key.removeprefix(prefix)
-        if target.exists() and target.stat().st_size == found.size:
+    targets = {folder / found.key.removeprefix(prefix): found for found in objects}
+    kept = {target for target, found in targets.items() if _is_same(target, found)}
+    if len(kept) < len(targets):
+        kept.discard(success)
+    for old in (success, *_parts(folder)):
+        if old not in kept:
+            old.unlink(missing_ok=True)
+    for target, found in targets.items():
+        if target in kept:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.new")
         draft.write_bytes(store.get(found.key))
         draft.replace(target)
+    return _parts(folder)
+
+
+def _parts(folder: Path) -> list[Path]:
     return sorted((folder / "data").glob("part-*"))
+
+
+def _is_same(target: Path, found: ObjectStat) -> bool:
+    """Return whether a file is the object, as far as the store tells: else it is fetched."""
+    if not target.exists() or target.stat().st_size != found.size:
+        return False
+    return hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest() == found.etag
 
 
 def some_answers(files: list[Path], count: int) -> list[tuple[str, str]]:

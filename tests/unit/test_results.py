@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ class Objects:
     def list(self, prefix, *, start_after=""):
         for key, data in sorted(self.objects.items()):
             if key.startswith(prefix):
-                yield ObjectStat(key, len(data), "")
+                yield ObjectStat(key, len(data), hashlib.md5(data).hexdigest())
 
     def get(self, key):
         self.read.append(key)
@@ -66,7 +67,45 @@ def test_a_second_fetch_reads_only_what_is_missing_or_cut(tmp_path):
     (tmp_path / "manifest.json").unlink()
     store = Objects(OUTPUT)
     download(store, RunName("r"), tmp_path)
-    assert store.read == ["r/data/part-00000001.parquet", "r/manifest.json"]
+    assert store.read == ["r/data/part-00000001.parquet", "r/manifest.json", "r/_SUCCESS"]
+    store.read.clear()
+    download(store, RunName("r"), tmp_path)
+    assert store.read == []
+
+
+def test_after_another_end_no_object_of_the_earlier_one_stays(tmp_path):
+    """A dead letter was queued again; the last part was lost, and made again of the same size."""
+    download(Objects(OUTPUT | {"r/_SUCCESS": b"1 of 2"}), RunName("r"), tmp_path)
+    later = OUTPUT | {
+        "r/_SUCCESS": b"2 of 2",
+        "r/manifest.json": b"[]",
+        "r/data/part-00000001.parquet": b"SECOND",
+    }
+    files = download(Objects(later), RunName("r"), tmp_path)
+    assert [file.read_bytes() for file in files] == [b"first", b"SECOND"]
+    assert (tmp_path / "manifest.json").read_bytes() == b"[]"
+    assert (tmp_path / "_SUCCESS").read_bytes() == b"2 of 2"
+
+
+def test_what_the_store_holds_no_longer_goes_and_what_is_not_ours_stays(tmp_path):
+    download(Objects(OUTPUT), RunName("r"), tmp_path)
+    (tmp_path / "data" / "notes.txt").write_text("precious")
+    gone = ("r/_SUCCESS", "r/data/part-00000001.parquet")
+    left = {key: data for key, data in OUTPUT.items() if key not in gone}
+    files = download(Objects(left), RunName("r"), tmp_path)
+    assert [file.name for file in files] == ["part-00000000.parquet"]
+    assert not (tmp_path / "_SUCCESS").exists()
+    assert (tmp_path / "data" / "notes.txt").exists()
+
+
+def test_a_folder_is_not_called_complete_while_some_of_it_is_old(tmp_path):
+    download(Objects(OUTPUT), RunName("r"), tmp_path)
+    store = Objects(OUTPUT | {"r/manifest.json": b"[]"})
+    there = []
+    get = store.get
+    store.get = lambda key: there.append((tmp_path / "_SUCCESS").exists()) or get(key)
+    download(store, RunName("r"), tmp_path)
+    assert there == [False, False]
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "quo'te", "täg$HOME`x`"])
