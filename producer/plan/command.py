@@ -21,7 +21,7 @@ from producer.plan.tally import Repeats
 from producer.plan.view import screen, summary
 from producer.sources.reader import read_rows
 from producer.sources.records import Limits
-from producer.sources.url import HUB_NAME, sources_of
+from producer.sources.url import HUB_NAME, STDIN, sources_of
 
 if TYPE_CHECKING:
     from common.objectstore import ObjectStore
@@ -112,7 +112,7 @@ def _plan(
         output=output,
         rates=rates,
         cost=cost_of(output, rates),
-        load_flags=_load_flags(options),
+        load_flags=_load_flags(datasets, options),
     )
 
 
@@ -142,13 +142,15 @@ def _tokenizer(model: str, options: dict[str, Any]) -> tuple[Counter | None, str
     return counter, words, own or tokens.context_tokens
 
 
-def _load_flags(options: dict[str, Any]) -> str:
+def _load_flags(datasets: tuple[str, ...], options: dict[str, Any]) -> str:
     words = [
         word
         for name, flag in _LOAD_FLAGS.items()
         if options.get(name) is not None
         for word in (flag, str(options[name]))
     ]
+    if datasets[0] == STDIN:  # which names no run
+        words += ["--run", "NAME"]
     if options["thinking"] is not None:
         words.append("--thinking" if options["thinking"] else "--no-thinking")
     return f" {shlex.join(words)}" if words else ""

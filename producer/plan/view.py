@@ -147,6 +147,9 @@ def _output(plan: Plan) -> Iterator[str]:
 
 def _cost(plan: Plan) -> Iterator[str]:
     rates, cost = plan.rates, plan.cost
+    if cost is None and rates.tokens_per_second:
+        yield _line("Cost", "give --expect-tokens or --like: the length of answers is not known")
+        return
     if cost is None:
         yield _line("Cost", "give --tokens-per-second (generated, of one GPU), --gpus and --price")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 
@@ -130,6 +131,22 @@ def test_the_screen_fits_and_needs_no_colour(plan, data, model, monkeypatch):
         assert words in said.out, (words, said.out)
     assert "3 of 8 rows cannot be loaded" in said.err
     assert "1 are too long" in said.err
+
+
+def test_the_next_command_of_standard_input_names_a_run(plan, data, monkeypatch):
+    stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(data.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    last = plan("-", "--limit", 3, "--on-error", "skip").out.splitlines()[-1]
+    assert last.startswith("Next: gen-producer load - --limit 3 --run NAME")
+
+
+def test_where_only_the_length_is_missing_it_alone_is_asked_for(plan, data):
+    rates = ("--tokens-per-second", 100, "--gpus", 2, "--price", 3)
+    said = plan(data, "--on-error", "skip", *rates).out
+    assert "give --tokens-per-second" not in said
+    assert "Cost       give --expect-tokens or --like" in said
+    said = plan(data, "--on-error", "skip").out
+    assert "Cost       give --tokens-per-second (generated, of one GPU), --gpus and --price" in said
 
 
 def test_without_a_tokenizer_it_is_an_estimate_and_called_one(plan, data, monkeypatch):
