@@ -252,6 +252,7 @@ class Finished:
     payload: bytes  # zstd of the completion's JSON
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0  # of the prompt's, those that the engine did not read again
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,5 +311,6 @@ def _finished(work: Work, completion: Completion) -> Ended:
         text = f"the completion has no JSON form: {error}"
         return _failed(work, Fault(Verdict.CONTENT_ERROR, text), said)
     verdict = Verdict(completion.verdict)
-    finished = Finished(work.leased.item, work.leased.token, verdict, payload, prompt, said)
+    cached = sum(usage.cached_tokens for usage in usages)
+    finished = Finished(work.leased.item, work.leased.token, verdict, payload, prompt, said, cached)
     return Ended(verdict, finished=finished, completion_tokens=said)

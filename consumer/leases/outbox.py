@@ -53,6 +53,7 @@ class Tally:
     dropped: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -226,6 +227,7 @@ class Outbox:
                 self.tally.succeeded += 1
                 self.tally.prompt_tokens += result.prompt_tokens
                 self.tally.completion_tokens += result.completion_tokens
+                self.tally.cached_tokens += result.cached_tokens
             else:
                 self.tally.duplicates += 1
 

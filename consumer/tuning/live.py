@@ -101,6 +101,7 @@ class LiveLoad:
             failed=kept.failed,
             output_tokens=kept.completion_tokens / max(1, kept.succeeded),
             prompt_tokens=kept.prompt_tokens / max(1, kept.succeeded),
+            cached_share=kept.cached_tokens / max(1, kept.prompt_tokens),
         )
 
 

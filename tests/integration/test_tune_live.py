@@ -22,7 +22,7 @@ LIES = json.dumps({"dishonest": "cached"})
 
 
 async def test_what_a_live_round_generates_is_the_runs(world):
-    await world.load(1500)
+    await world.load(750, samples=2)  # the second sample's prompt is in the engine's cache
     settings = world.settings.model_copy(update={"drain_seconds": 30.0})
     live = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE, "price": 2.0}
     assert await run(settings, world.model, most_trials=1, soaks=0, **live) == Exit.DONE
@@ -39,6 +39,7 @@ async def test_what_a_live_round_generates_is_the_runs(world):
     assert all(one["honesty"] == "passed" for one in tried)
     assert all(one["end_seconds"] < one["seconds"] for one in tried)
     assert data["default"]["max_running"] == 8
+    assert 0.1 < data["default"]["cached_share"] <= 0.5
     assert data["trials"][0]["max_running"] == 32
     assert data["savings"]["remaining_items"] == counts.queued
     assert not records(world.settings.state_dir)
