@@ -13,6 +13,7 @@ from common.ids import RunName, run_name
 from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
 from common.queue.same_run import refuse_other_store
+from common.queue.scripts import run_is_over
 from common.redis_client import connect
 from common.s3 import open_store
 from producer.steer.acceptance import held_error, keep_accepted
@@ -20,6 +21,7 @@ from producer.steer.acceptance import held_error, keep_accepted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from common.audit import RunCounts
     from common.objectstore import ObjectStore
     from common.records import RunInfo
     from common.settings import Settings
@@ -63,13 +65,19 @@ def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) 
 
 
 def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry_run: bool) -> int:
-    """Cancel a run, after asking; who says no has changed nothing.
+    """Cancel a run, after asking; who says no has changed nothing. A dry run is refused alike.
 
     Raises:
         RunClosedError: it is finished.
         UsageError: Redis has no such run, or nobody is there to be asked, and ``yes`` is not given.
     """
-    counts = ask(run, settings, lambda runs, info: runs.sample(info.run))
+
+    async def look(runs: Runs, info: RunInfo) -> RunCounts:
+        if info.state == "closed":
+            raise run_is_over(info.run, "closed", "cannot be cancelled")
+        return await runs.sample(info.run)
+
+    counts = ask(run, settings, look)
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             f"Run {run} is not cancelled: nobody can be asked.",

@@ -13,6 +13,7 @@ from common.errors import Exit, RunClosedError, StoreError, UsageError, VerifyEr
 from common.ids import run_name
 from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
+from common.queue.scripts import run_is_over
 from common.records import Verdict
 from common.s3 import open_store
 from producer.manifest import find_manifest
@@ -118,12 +119,15 @@ async def _dead(
 
     Raises:
         ConflictError: to queue them the run's end is to be taken away, which is in another store.
+        RunClosedError: it is cancelled.
     """
     if not items:
         found = await runs.failures_by_class(info.run)
     else:
         states = [await runs.trace(info.run, item) for item in items]
         found = dict(Counter(one.dead_class for one in states if one.place == "dead"))
+    if found and info.state == "cancelled":
+        raise run_is_over(info.run, info.state)
     if found and info.state == "closed":
         own_store(info, settings)
     return found

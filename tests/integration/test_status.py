@@ -165,10 +165,16 @@ def test_pause_and_resume(producer, loaded):
     assert "gen-producer status    lists the runs" in said
 
 
-def test_a_run_that_is_over_is_neither_paused_nor_cancelled_nor_resumed(producer, loaded):
+def test_a_run_that_is_over_is_neither_paused_nor_cancelled_nor_resumed(
+    producer, loaded, redis_url
+):
     said = producer("cancel", RUN, code=2).err
     assert "gen-producer cancel rows --yes" in said
+    work(redis_url, dead=1)
     producer("cancel", RUN, "--yes")
+    producer("cancel", RUN, "--dry-run")
+    for words in (("requeue", "--dry-run"), ("requeue",)):
+        assert "takes no more work: it is cancelled" in producer(*words, RUN, code=7).err
     said = producer("resume", RUN, code=7).err
     assert "Run rows cannot be resumed: it is cancelled." in said
     assert "gen-producer load --run rows" in said
@@ -176,8 +182,14 @@ def test_a_run_that_is_over_is_neither_paused_nor_cancelled_nor_resumed(producer
 
 def test_a_finished_run_is_not_cancelled(producer, loaded, redis_url, store):
     close(redis_url, store)
-    for verb, done in {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}.items():
-        said = producer(verb, RUN, *(["--yes"] if verb == "cancel" else []), code=7).err
+    for words, done in {
+        ("pause",): "paused",
+        ("resume",): "resumed",
+        ("cancel", "--yes"): "cancelled",
+        ("cancel", "--dry-run"): "cancelled",
+        ("cancel",): "cancelled",  # before anybody is asked
+    }.items():
+        said = producer(*words, RUN, code=7).err
         assert f"Run rows cannot be {done}: it is finished." in said
         assert "GENQ_" not in said
         assert "gen-producer verify rows" in said
