@@ -23,7 +23,7 @@ from common.ranges import lines_of
 from common.records import RUN_VERSION, RunManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from common.ids import RunName
     from common.objectstore import ObjectStat, ObjectStore
@@ -340,8 +340,9 @@ class _Prover:
 
     def _read_listed(self) -> dict[int, dict[str, Any]]:
         manifest = self._read_json(self._paths.manifest) or {}
-        parts: Sequence[Any] = manifest.get("parts") or []
-        return {part["part"]: part for part in parts if isinstance(part, dict) and "part" in part}
+        parts = manifest.get("parts")
+        listed = [one for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+        return {part["part"]: part for part in listed if isinstance(part.get("part"), int)}
 
     def _read_json(self, key: str) -> dict[str, Any] | None:
         try:

@@ -105,4 +105,7 @@ def _seal(data: bytes) -> dict[str, Any]:
     body = data[start + _HEAD.size :]
     if len(body) != length:
         raise ValueError("the part is cut short: its seal is not whole")
-    return dict(codec.loads(body))
+    seal = codec.loads(body)
+    if not isinstance(seal, dict) or not {"writer", "sha256"} <= seal.keys():
+        raise ValueError("the part's seal is damaged")
+    return seal

@@ -94,6 +94,16 @@ def test_a_cut_or_overwritten_part_is_found_or_harmless(suffix, cut, flip):
         assert list(part.decode(bytes(spoilt))) == batch  # a byte that nobody reads
 
 
+def test_no_flipped_bit_of_a_seal_is_taken_for_a_bug_of_ours():
+    part = codec_for("jsonl.zst")
+    data = part.encode([completion(0)], "token")
+    whole = describe_part(0, part, data)
+    for at in range(data.index(b'{"writer"'), len(data)):
+        spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with suppress(ValueError):
+            assert describe_part(0, part, spoilt).items == whole.items
+
+
 def test_both_formats_have_the_same_columns():
     from common.parts.parquet import SCHEMA  # noqa: PLC0415 - only this test needs it
 

@@ -197,6 +197,11 @@ DAMAGES = {
     "_SUCCESS lies": (change(PATHS.success, b'"dead":1', b'"dead":0'), PATHS.success),
     "_SUCCESS is gone": (delete(PATHS.success), PATHS.success),
     "the manifest is gone": (delete(PATHS.manifest), PATHS.manifest),
+    "the manifest lists no parts": (
+        lambda s: s.put(PATHS.manifest, b'{"parts":[{"part":[0]},7]}'),
+        PATHS.manifest,
+    ),
+    "the manifest is no listing": (lambda s: s.put(PATHS.manifest, b'{"parts":7}'), PATHS.manifest),
 }
 
 
