@@ -130,6 +130,23 @@ async def test_a_rejected_result_is_a_dead_letter_with_its_reason(bench):
     assert (failure.item, failure.verdict, failure.text) == (0, "malformed", "no such encoding")
 
 
+async def test_a_rejected_result_of_a_ghost_is_dead_and_stays_so(bench):
+    await bench.load(2500)
+    held = await bench.lease()
+    await bench.fail(held)
+    let_time_pass(bench.sync, RUN, 400)
+    await bench.queue.reap()
+    await bench.complete(held)
+    assert (await bench.counts()).ghosts == 1
+    (entry,) = await bench.stream.read("sink", 9, block_ms=None)
+    await bench.stream.reject(entry, Verdict.MALFORMED, "no such encoding")
+    counts = await bench.counts()
+    assert (counts.dead, counts.ghosts, counts.queued) == (1, 0, 2499)
+    leased = [one.item for _ in range(3) for one in await bench.lease(1000)]
+    assert sorted(leased) == list(range(1, 2500))
+    assert (await bench.counts()).dead == 1
+
+
 # Failures
 
 

@@ -166,6 +166,22 @@ class QueueMachine(QueueBooks):
             self.do(self.stream.reject(entry, Verdict.MALFORMED, "cannot be stored"))
             self.firsts[entry.item] -= 1
 
+    @rule(worker=workers, stored=st.booleans())
+    def a_result_comes_while_its_retry_waits_in_the_queue(self, worker, stored):
+        leased = self.do(self.queue.lease(worker, 1, request=new_nonce()))
+        self.leases += [(worker, one.item, one.token) for one in leased]
+        for one in leased:
+            self.end(worker, Failure(one.item, one.token, Verdict.EMPTY, "a reason", charged=True))
+            let_time_pass(self.sync, RUN, 600)
+            while self.do(self.queue.reap()).more:
+                pass
+            self.bring([Finished(one.item, one.token, Verdict.OK, b"late", 1, 2)])
+        entries = self.do(self.stream.read("sink", 1000, block_ms=None))
+        late = [entry for entry in entries if entry.item in {one.item for one in leased}]
+        for entry in late if not stored else []:
+            self.do(self.stream.reject(entry, Verdict.MALFORMED, "cannot be stored"))
+            self.firsts[entry.item] -= 1
+
     # What people do with our commands and with RQ's
 
     @rule(by_rq=st.booleans())

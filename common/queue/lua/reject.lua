@@ -15,6 +15,12 @@ call('HINCRBY', counts, 'stream_bytes', -#payload)
 call('HINCRBY', counts, 'verdict:' .. verdict, -1)
 call('HINCRBY', counts, 'wasted_tokens', tokens)
 call('HINCRBY', counts, 'failure:' .. ARGV[5], 1)
+if call('SREM', ghosts, n) == 1 then -- its id, left deep in the queue, would bring it back
+  local id = id_of(n)
+  local running = stock_running()[id]
+  if running then call('ZREM', wip, running) end
+  if call('LREM', queue, 1, id) == 0 then call('LREM', inter, 1, id) end
+end
 call('SETBIT', done, n, 0)
 call('ZREM', finished, id_of(n))
 bury(n, ARGV[5], '', ARGV[6], tonumber(ARGV[4]))
