@@ -23,6 +23,7 @@ from producer.status.serving import (
 from producer.steer.acceptance import remedy
 
 if TYPE_CHECKING:
+    from common.audit import RunCounts
     from common.queue.workers import WorkerInfo
     from producer.status.data import RunStatus
 
@@ -36,6 +37,7 @@ _REFUSED = "its engines answer otherwise than its first one: see the consumers' 
 _UNEQUAL = "it asks for equal tokens, and no consumer was started with --reproducible"
 _SINK_BEHIND = "sink behind: consumers wait for it"
 _NO_SINK = "results wait for a sink"
+_UNTOUCHED = "nothing was handed out since it was loaded"
 _ALL_FAILED = "all engines have failed"
 _DOING = {  # what to say of an engine that does not work
     "starting": "starting",
@@ -91,6 +93,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
         (bool(stall), "stalled", stall),
         (bool(starting), "starting", starting),
         (bool(status.behind), "waiting", turn),
+        (_untouched(counts), "waiting", "; ".join(filter(None, (_UNTOUCHED, _trouble(status))))),
         (True, "generating", _trouble(status)),
     )
     return next((word, cause) for holds, word, cause in rules if holds)
@@ -100,14 +103,27 @@ def stalled_seconds(status: RunStatus) -> float | None:
     """Return how long nothing has moved, None where something does."""
     if state_of(status)[0] != "stalled":
         return None
-    counts = status.counts
-    waits_for_sink = "sink" in _stall(status)
-    since = counts.since_commit if waits_for_sink else counts.since_result
+    counts, cause = status.counts, _stall(status)
+    if cause.startswith(_NO_SINK):
+        return _unstored_seconds(counts)
+    since = counts.since_commit if cause == _SINK_BEHIND else counts.since_result
     return _first(since, counts.since_result, counts.since_lease, counts.at - status.info.created)
 
 
 def _first(*times: float | None) -> float:
     return next((one for one in times if one is not None), 0.0)
+
+
+def _unstored_seconds(counts: RunCounts) -> float:
+    """Return how long results were neither taken nor stored: the last may be seconds old."""
+    known = (counts.since_commit, counts.since_result)
+    return min((one for one in known if one is not None), default=0.0)
+
+
+def _untouched(counts: RunCounts) -> bool:
+    """Tell whether there is work of which nothing was ever handed out in this Redis."""
+    never = counts.since_lease is None and counts.since_result is None
+    return never and not counts.leased and counts.queued + counts.waiting > 0
 
 
 def _stall(status: RunStatus) -> str:
@@ -116,12 +132,12 @@ def _stall(status: RunStatus) -> str:
     may = willing(here, run)
     engines = {engine_of(worker) for worker in may}
     to_answer = counts.queued + counts.waiting + counts.leased
-    last = counts.since_result if counts.since_result is not None else counts.since_lease
+    last = _first(counts.since_result, counts.since_lease, counts.at - status.info.created)
     full = bool(status.stream_limit) and counts.generated >= _FULL_SHARE * status.stream_limit
-    commit = counts.since_commit if counts.since_commit is not None else counts.since_result
-    unstored = not to_answer and (commit or 0.0) > STALL_SECONDS
-    moves = bool(status.behind) or (counts.leased > 0 and generate(may, run))
-    silent = last is not None and last > STALL_SECONDS and not moves
+    unstored = not to_answer and _unstored_seconds(counts) > STALL_SECONDS
+    busy = any(number(one, "in_flight") > 0 for one in may)
+    goes_on = busy if _untouched(counts) else counts.leased > 0 and generate(may, run)
+    silent = last > STALL_SECONDS and not (bool(status.behind) or goes_on)
     others = f"; {status.others:,} serve others" if status.others else ""
     rules = (
         (unstored, f"{_NO_SINK}; last commit {_ago(counts.since_commit)}"),
@@ -134,6 +150,7 @@ def _stall(status: RunStatus) -> str:
         (engines == {FATAL}, _ALL_FAILED),
         (not engines & WORKING, ""),  # see `_starting`
         (silent and bool(_full(status)), _full(status)),
+        (silent and _untouched(counts), f"{_UNTOUCHED}, and its consumers are idle"),
         (silent and not counts.leased, f"nothing is leased, {counts.waiting:,} retries wait"),
         (silent, f"no result, {counts.leased:,} items are leased"),
         (True, ""),
@@ -241,10 +258,13 @@ def next_command(status: RunStatus) -> str:
         "paused": f"gen-producer resume {run}",
         "done": f"gen-producer verify {run}",
         "closed": "gen-producer doctor",
-        "waiting": f"gen-producer status {status.behind} --watch    (or, to go first:"
-        f" gen-producer priority {run} N)",
         "finishing": "gen-sink    (if none is running)",
     }
+    if word == "waiting" and status.behind:
+        by_word[word] = (
+            f"gen-producer status {status.behind} --watch    (or, to go first:"
+            f" gen-producer priority {run} N)"
+        )
     if cause.startswith((_NO_CONSUMER, _SILENT)):
         return _consumer(status.info.model, reproducible=status.reproducible)
     if cause == _UNEQUAL:

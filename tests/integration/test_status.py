@@ -117,7 +117,8 @@ def test_a_run_that_waits_its_turn_says_behind_which(producer, loaded, redis_url
     assert "rows  waiting: behind run second" in producer("status", RUN).out
     second, first = producer("status").out.strip().split("\n")
     assert "(behind run second)" in first
-    assert "generating" in second
+    assert "waiting " in second
+    assert "(nothing was handed out since it was loaded)" in second
     assert 'genq_run_status{run="rows",status="waiting"} 1.0' in producer("exporter", "--once").out
 
 

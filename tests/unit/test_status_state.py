@@ -48,6 +48,21 @@ HALF = replace(
 MANY = replace(STATUS, workers=[worker(n, engine="starting") for n in range(9)])
 FULL = {"generated": 20_000, "queued": 380_120, "done": 521_616}
 STORED = {"queued": 0, "waiting": 0, "leased": 0, "generated": 400_468, "done": 902_084}
+LONG_AGO = {"since_commit": 1200.0, "since_result": 300.0}
+UNTOUCHED = with_(
+    queued=902_087,
+    waiting=0,
+    leased=0,
+    generated=0,
+    committed=0,
+    dead=0,
+    done=0,
+    committed_counter=0,
+    since_lease=None,
+    since_result=None,
+)
+IDLE = replace(UNTOUCHED, workers=[worker(0, in_flight="0"), worker(1, in_flight="0")])
+FRESH = with_(IDLE, info={"created": COUNTS.at - 5.0})
 ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 902_084}
 
 
@@ -89,7 +104,21 @@ ENDED = {**STORED, "generated": 0, "committed": 902_084, "committed_counter": 90
             "sink behind",
             "sink",
         ),
-        (with_(**STORED, since_commit=300.0), "stalled", "last commit 5 min ago", "gen-sink"),
+        (with_(**STORED, **LONG_AGO), "stalled", "last commit 20 min ago", "gen-sink"),
+        (with_(**STORED, since_commit=1200.0), "generating", "", "failed"),  # a result, just now
+        (
+            UNTOUCHED,
+            "waiting",
+            "nothing was handed out since it was loaded",
+            "status ultrachat-200k --watch",
+        ),
+        (
+            FRESH,
+            "waiting",
+            "nothing was handed out since it was loaded",
+            "status ultrachat-200k --watch",
+        ),
+        (IDLE, "stalled", "it was loaded, and its consumers are idle", "status ultrachat-200k"),
         (with_(**ENDED), "finishing", "closes the run", "gen-sink"),
         (
             replace(with_(info={"state": "closed"}, **ENDED), success=False),
@@ -118,6 +147,7 @@ def test_states_with_cause_and_next_command(status, word, cause, command):
         (with_(STUCK, **SILENT), "stalled 10 min: no result"),
         (with_(**FULL, since_commit=200.0), "stalled 3 min 20 s: sink behind"),
         (with_(NOBODY, since_result=None, since_lease=None), "stalled 1 d: no consumer"),
+        (with_(**STORED, **LONG_AGO), "stalled 5 min: results wait for a sink"),
         (NOBODY, "stalled: no consumer"),
         (STATUS, "generating"),
     ],
