@@ -38,8 +38,8 @@ def run_status(
     """
     name = run_name(run) if run is not None else None
     if watch is None:
-        found = asyncio.run(_look_once(name, settings, price))
-        console.result(*_answer(name, found, settings))
+        found, known = asyncio.run(_look_once(name, settings, price))
+        console.result(*_answer(name, found, known, settings))
     else:
         asyncio.run(_watch(name, watch, settings, console, price))
     return Exit.DONE
@@ -47,9 +47,11 @@ def run_status(
 
 async def _look_once(
     run: RunName | None, settings: Settings, price: float | None
-) -> list[RunStatus]:
+) -> tuple[list[RunStatus], list[RunName]]:
+    """Return how the run stands, or all runs, and the runs that Redis knows."""
     async with await connect(settings, name="status") as client:
-        return await Watcher(client, settings, price=price).look(run)
+        watcher = Watcher(client, settings, price=price)
+        return await watcher.look(run), watcher.known
 
 
 async def _watch(
@@ -65,7 +67,7 @@ async def _watch(
             while True:
                 try:
                     found = await watcher.look(run)
-                    answer = _answer(run, found, settings, rows=shown.rows)
+                    answer = _answer(run, found, watcher.known, settings, rows=shown.rows)
                 except (QueueError, StoreError) as error:
                     shown.trouble(f"{error.what} Trying again.")
                 else:
@@ -82,12 +84,17 @@ def _is_over(status: RunStatus, settings: Settings) -> bool:
 
 
 def _answer(
-    run: RunName | None, found: list[RunStatus], settings: Settings, *, rows: int | None = None
+    run: RunName | None,
+    found: list[RunStatus],
+    known: list[RunName],
+    settings: Settings,
+    *,
+    rows: int | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the answer in words and as data."""
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     if run is not None and not found:
-        stored = look_in_store(settings, run)
+        stored = look_in_store(settings, run, known)
         lines = stored_screen(stored).split("\n")
         return "\n".join(p for line in lines for p in fold(line, width)), stored_json(stored)
     if run is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.audit import check_counts, flagged
 from common.errors import EpochError
-from common.no_such_run import not_in_store
+from common.no_such_run import not_in_redis, not_in_store
 from common.objectstore import RunPaths
 from common.prove import committed_items
 from common.queue.run_state import Runs
@@ -119,10 +119,12 @@ class Watcher:
         self._price = price
         self._store = StoreLook(self._runs, settings)
         self._dead: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {}
+        self.known: list[RunName] = []  # the runs that Redis knew at the last look
 
     async def look(self, run: RunName | None) -> list[RunStatus]:
         """Return how ``run`` stands, or all runs; none if Redis does not know it."""
         known = await self._runs.list()
+        self.known = [info.run for info in known]
         infos = [info for info in known if run in (None, info.run)]
         if not infos:
             return []
@@ -205,12 +207,14 @@ class _Common:
     alone: bool  # one run was asked for: storage is asked, too
 
 
-def look_in_store(settings: Settings, run: RunName) -> StoredOnly:
-    """Return what object storage alone knows of a run.
+def look_in_store(settings: Settings, run: RunName, known: Sequence[RunName]) -> StoredOnly:
+    """Return what object storage alone knows of a run; Redis knows the ``known``.
 
     Raises:
-        UsageError: nothing.
+        UsageError: nothing, or no store is named.
     """
+    if not settings.store:
+        raise not_in_redis(run, known)
     store = open_store(settings)
     manifest = find_manifest(store, run)
     if manifest is None:

@@ -127,6 +127,13 @@ def test_no_run_at_all(producer, redis_url):
     assert "There is no run rows in Redis or s3://" in producer("status", RUN, code=2).err
 
 
+def test_without_a_store_a_run_that_is_not_there_is_said(producer, loaded, service_env):
+    del service_env["GENQ_STORE"]
+    said = producer("status", "rosw", code=2).err
+    assert "There is no run rosw in Redis" in said
+    assert "rows" in said.splitlines()[0]
+
+
 def test_a_run_that_is_only_in_object_storage_is_said(producer, loaded, redis_url):
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
