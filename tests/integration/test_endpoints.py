@@ -133,7 +133,7 @@ async def test_the_exporter_shows_the_fleet_by_places_that_outlive_a_restart(ben
         {"worker": "node7-gpu3", "model": "m"},
         {"worker": "node8-cpu", "model": "m"},
     ]
-    assert page("genq_run_status", run=RUN, status="generating") == 1
+    assert page("genq_run_status", run=RUN, status="waiting") == 1
 
 
 async def test_what_is_left_of_a_young_run_is_what_status_says_and_nothing_while_it_is_held(
