@@ -128,6 +128,7 @@ async def sweep(bench):
 async def adopt(bench):
     await bench.load()
     bench.sync.lpop(KEYS.queue)
+    bench.sync.hset(f"{KEYS.job_prefix}0", "status", "started")  # as RQ does
     scripts = Scripts(bench.client, RUN, ANY_EPOCH)
     return lambda: scripts.call("adopt", "rq-stock", "t" * 18, 60_000, f"{RUN}-0")
 

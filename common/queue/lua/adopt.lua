@@ -2,7 +2,8 @@
 -- Turns what a stock RQ worker is running into a short lease of ours, so that it comes back.
 -- KEYS  of the run
 -- ARGV  3 worker; 4 token; 5 lease ms; 6 job id
--- Returns  adopted, answered (nothing to do), leased (by somebody else), or unknown (not ours)
+-- Returns  adopted, leased (by somebody else), unknown (not ours), or why there is nothing to do:
+--          answered, cancelled (the run), queued (it was taken from this worker, and is there again)
 -- Idempotent  by the lease
 local worker, token, id = ARGV[3], ARGV[4], ARGV[6]
 local n = epoch and item_of(id)
@@ -15,6 +16,11 @@ if call('GETBIT', done, n) == 1 then
   return 'answered'
 end
 if call('HEXISTS', holder, n) == 1 then return 'leased' end
+if state == 'cancelled' then -- `cancel` has taken the item off the counts
+  call('UNLINK', jobs .. n, results .. n)
+  return state
+end
+if not member and call('HGET', jobs .. n, 'status') == 'queued' then return 'queued' end
 call('ZREM', scheduled, id)
 call('ZREM', failed, id)
 call('HDEL', expired, n)

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Takes what is open out of a run: queue, leases, retries; results and dead letters stay.
+-- Takes what is open out of a run: queue, leases, retries, what stock RQ workers run; results and
+-- dead letters stay.
 -- KEYS  of the run
 -- ARGV  3 limit; 4 rest: only end a cancel that has begun
 -- Returns  how much may be left: 0 when all is gone
@@ -18,6 +19,11 @@ local function drop(id)
   if call('SREM', ghosts, n) == 0 and call('GETBIT', done, n) == 0 then gone = gone + 1 end
 end
 
+for id, member in pairs(stock_running()) do -- each is told so when it gives the item back
+  call('ZREM', wip, member)
+  local n = item_of(id)
+  if n and call('HEXISTS', holder, n) == 0 and not call('LPOS', inter, id) then drop(id) end
+end
 for _, list in ipairs({ queue, inter }) do
   for _, id in ipairs(call('LPOP', list, limit) or {}) do drop(id) end
 end

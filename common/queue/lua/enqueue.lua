@@ -12,11 +12,19 @@ if call('GETBIT', chunks, chunk) == 1 then return 0 end
 local fresh = call('BITCOUNT', done, first / 8, (first + CHUNK) / 8 - 1) == 0
 local careful = known[5] or call('ZCARD', failed) > 0 -- some of it may be there already
 local ids = {}
+
+-- Tells whether an item without a result was put in before. What a stock worker wrote about one that
+-- was cancelled under its hands says nothing.
+local function known_already(n)
+  local status = call('HGET', jobs .. n, 'status')
+  return status and (status ~= 'finished' or call('HEXISTS', holder, n) == 1)
+end
+
 -- A copy costs half of what HSET does, on the server and in its append-only file.
 call('HSET', scratch, 'data', DATA, 'origin', run, 'status', 'queued')
 for n = first, math.min(first + CHUNK, total) - 1 do
   local open = fresh or call('GETBIT', done, n) == 0
-  if open and not (careful and call('EXISTS', jobs .. n) == 1) then
+  if open and not (careful and known_already(n)) then
     call('COPY', scratch, jobs .. n, 'REPLACE')
     ids[#ids + 1] = id_of(n)
   end

@@ -13,7 +13,7 @@ for _, id in ipairs(call('LRANGE', inter, 0, 199)) do taking[id] = true end
 for id in pairs(stock_running()) do -- counted where else it is, if it is elsewhere, too
   local n = item_of(id)
   local elsewhere = taking[id] or not n or call('GETBIT', done, n) == 1
-    or call('HEXISTS', holder, n) == 1
+    or call('HEXISTS', holder, n) == 1 or state == 'cancelled'
   if not elsewhere then stock = stock + 1 end
 end
 local own = call('ZCARD', lease)
