@@ -1,6 +1,5 @@
 #!lua flags=allow-oom
--- Takes what is open out of a run: queue, leases, retries, what stock RQ workers run; results and
--- dead letters stay.
+-- Takes what is open out of a run, stock RQ workers' jobs too; results and dead letters stay.
 -- KEYS  of the run
 -- ARGV  3 limit; 4 rest: only end a cancel that has begun
 -- Returns  how much may be left: 0 when all is gone
