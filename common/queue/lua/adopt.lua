@@ -3,7 +3,7 @@
 -- KEYS  of the run
 -- ARGV  3 worker; 4 token; 5 lease ms; 6 job id
 -- Returns  adopted, leased (by somebody else), unknown (not ours), or why there is nothing to do:
---          answered, cancelled (the run), queued (it was taken from this worker, and is there again)
+--          answered, cancelled (the run), queued (it was taken from this worker, and is back)
 -- Idempotent  by the lease
 local worker, token, id = ARGV[3], ARGV[4], ARGV[6]
 local n = epoch and item_of(id)

@@ -13,7 +13,7 @@ local fresh = call('BITCOUNT', done, first / 8, (first + CHUNK) / 8 - 1) == 0
 local careful = known[5] or call('ZCARD', failed) > 0 -- some of it may be there already
 local ids = {}
 
--- Tells whether an item without a result was put in before. What a stock worker wrote about one that
+-- Tells whether an item without a result was put in before. What a stock worker wrote of one that
 -- was cancelled under its hands says nothing.
 local function known_already(n)
   local status = call('HGET', jobs .. n, 'status')
