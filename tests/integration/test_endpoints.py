@@ -155,10 +155,12 @@ async def test_what_is_left_of_a_young_run_is_what_status_says_and_nothing_while
         return [page("genq_run_remaining_seconds", run=RUN, bound=b) for b in ("best", "worst")]
 
     watcher = Watcher(bench.client, load_settings(redis_url=redis_url, store=""))
+    # Of so young a run the rate falls with every moment, and what is left grows: it is in between.
+    (before,) = await watcher.look(RUN)
     shown = await left()
-    (status,) = await watcher.look(RUN)
-    assert shown == pytest.approx(list(eta(status)), rel=0.5, abs=2.0)
-    assert shown[1] < 600, "seconds after ten of forty are done"
+    (after,) = await watcher.look(RUN)
+    for least, found, most in zip(eta(before), shown, eta(after), strict=True):
+        assert 0.9 * least <= found <= 1.1 * most
     for move, back in (("pause", "resume"), ("hold", None)):
         await getattr(bench.runs, move)(RUN, *(["31 % are empty"] if move == "hold" else []))
         assert await left() == [None, None]
