@@ -156,9 +156,7 @@ async def test_what_is_left_of_a_young_run_is_what_status_says_and_nothing_while
 
     watcher = Watcher(bench.client, load_settings(redis_url=redis_url, store=""))
     # Of so young a run the rate falls with every moment, and what is left grows: it is in between.
-    (before,) = await watcher.look(RUN)
-    shown = await left()
-    (after,) = await watcher.look(RUN)
+    (before,), shown, (after,) = await watcher.look(RUN), await left(), await watcher.look(RUN)
     for least, found, most in zip(eta(before), shown, eta(after), strict=True):
         assert 0.9 * least <= found <= 1.1 * most
     for move, back in (("pause", "resume"), ("hold", None)):
