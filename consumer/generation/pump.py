@@ -141,7 +141,7 @@ class Pump:
         held = self.keeper.find(run, item)
         waiting = next((work for work in self._suspects if work.held is held), None)
         if waiting is not None:
-            self._suspects.remove(waiting)
+            self._drop_suspect(waiting)
             self.outbox.release(waiting.held)
             return True
         task = self._tasks.get(held) if held else None

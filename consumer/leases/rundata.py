@@ -6,14 +6,14 @@ Readers are lenient about fields they do not know (a newer producer's) and stric
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from common.codec import decompress, loads
+from common.codec import loads
 from common.errors import StoreError
 from common.ids import RunName
 from common.installing import UPGRADE
 from common.records import RUN_VERSION, Row, RunManifest, RunSettings, Sampling, ShardInfo
+from common.shard import checked_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,14 +83,6 @@ def read_shard(data: bytes, shard: ShardInfo, key: str) -> list[bytes]:
         StoreError: the object is not what the run's run.json says that it is.
     """
     try:
-        text = decompress(data, limit_bytes=SHARD_LIMIT_BYTES)
+        return checked_lines(data, shard, limit_bytes=SHARD_LIMIT_BYTES)
     except ValueError as error:
         raise StoreError(f"{key} is damaged.", why=str(error)) from error
-    if hashlib.sha256(text).hexdigest() != shard.sha256:
-        raise StoreError(f"{key} is damaged.", why="Its digest is not the one in run.json.")
-    lines = text.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    if len(lines) != shard.rows:
-        raise StoreError(f"{key} is damaged.", why=f"{len(lines)} rows, not {shard.rows}.")
-    return lines

@@ -6,7 +6,6 @@ in between, or two that finish at once, simply do it again.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from common.ids import row_of
 from common.objectstore import ObjectMissingError
 from common.parts.chain import check_end, walk
 from common.records import Row
+from common.shard import checked_lines
 from consumer.sink.card import readme
 from consumer.sink.summary import Survey
 
@@ -113,19 +113,14 @@ class DeadLetters:
         key = self._paths.prompts(self._manifest.fingerprint, shard)
         try:
             if shard != self._shard:
-                self._rows, self._shard = self._read(key, shard), shard
+                data, known = self._store.get(key), self._manifest.shards[shard]
+                self._rows = checked_lines(data, known, limit_bytes=_SHARD_LIMIT_BYTES)
+                self._shard = shard
             return build(Row, codec.loads(self._rows[place]))
         except ObjectMissingError as error:
             raise self._harmed(key, "is not there", error.why) from error
         except (ValueError, IndexError) as error:
             raise self._harmed(key, "is damaged", str(error)) from error
-
-    def _read(self, key: str, shard: int) -> list[bytes]:
-        """Return the rows of a shard; raises ValueError if they are not those of the run."""
-        lines = codec.decompress(self._store.get(key), limit_bytes=_SHARD_LIMIT_BYTES)
-        if hashlib.sha256(lines).hexdigest() != self._manifest.shards[shard].sha256:
-            raise ValueError("its rows are not those that run.json names")
-        return lines.split(b"\n")
 
     def _harmed(self, key: str, what: str, why: str) -> VerifyError:
         return VerifyError(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.build import NewerObjectError
 from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts.chain import fix_format
@@ -40,8 +39,9 @@ def own_manifest(store: ObjectStore, info: RunInfo) -> RunManifest:
     """Return run.json of the run that Redis means.
 
     Raises:
-        StoreError: the store gave no answer; call it again.
-        VerifyError: it is not there, damaged, of a newer genq, or another run's of the same name.
+        StoreError: the store gave no answer; call it again. Or it is of a newer genq, which
+            :meth:`consumer.sink.tools.Calls.store` tells as a VerifyError.
+        VerifyError: it is not there, damaged, or another run's of the same name.
     """
     run, key = info.run, RunPaths(info.run).run_json
     try:
@@ -53,8 +53,6 @@ def own_manifest(store: ObjectStore, info: RunInfo) -> RunManifest:
             fix="Give the sink the GENQ_STORE that the run was loaded with, or put its objects back"
             " from a copy.",
         ) from error
-    except NewerObjectError as error:
-        raise VerifyError(error.what, why=error.why, fix=error.fix) from error
     if manifest.fingerprint != info.fingerprint:
         raise VerifyError(
             f"Run {run} in Redis has other rows than {store.url}/{key}.",

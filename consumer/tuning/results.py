@@ -41,9 +41,7 @@ class Trial:
     measured_seconds: float = 0.0
     start_seconds: float = 0.0
     seconds: float = 0.0  # all of it
-    end_seconds: float = (
-        0.0  # of it, after the time that was ordered could be over: its server's end
-    )
+    end_seconds: float = 0.0  # its server's end, which may come after the time that was ordered
     max_running: int = 0  # as the engine says
     running: float = 0.0  # on average
     retractions: int = 0

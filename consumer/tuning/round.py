@@ -246,8 +246,10 @@ class Round:
             if trial.outcome in _UNTRIED:
                 self.search.tell(number, Trial(Outcome.STOPPED))
                 vain += 1
-                if trial.outcome is Outcome.LATE or vain == _VAIN:
-                    self.notes += [f"The search ended early: {trial.why}."] * (vain == _VAIN)
+                if vain == _VAIN:
+                    self.notes.append(f"The search ended early: {trial.why}.")
+                    return
+                if trial.outcome is Outcome.LATE:
                     return
                 continue
             vain = 0
