@@ -241,7 +241,8 @@ def cards(bench: Bench, rows: Path, twice: Path) -> None:
     both, alone = [], []
     for turn in range(bench.options.rounds):
         bench.staffed(2)
-        _loaded(bench, twice)  # the windows grow, kernels are met
+        if bench.options.warm:
+            _loaded(bench, twice)  # the windows grow, kernels are met
         both.append(_loaded(bench, twice))
         bench.note(f"cards_{turn}_two_tokens_per_second", round(both[-1], 1))
         bench.dismiss()
@@ -277,6 +278,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--window", type=int, default=320, help="of the benchmark of SGLang")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--honest", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args(words[:at])
     options.flags = words[at + 1 :]

@@ -70,12 +70,15 @@ def test_what_the_user_gave_is_not_turned():
     assert "fill" not in space_of("--max-running-requests", "64").choices()
 
 
-def test_reading_several_prompts_at_a_time_is_tried_early_and_leaves_the_outputs_alone():
-    settings = [space_of().setting(point) for point in space_of().first()[:3]]
-    four = [setting for setting in settings if "--min-free-slots-delay" in setting.flags]
-    assert len(four) == 1
-    assert not four[0].changes_outputs
-    assert "admit=4" in describe(four[0].point)
+@pytest.mark.parametrize("allowed", [Allowed(), Allowed(state_dtype=True)])
+def test_reading_several_prompts_at_a_time_is_the_second_thing_tried(allowed):
+    space = space_of(allowed=allowed)
+    best, four, fewer = (space.setting(point) for point in space.first()[:3])
+    assert {*four.flags} == {*best.flags, "--min-free-slots-delay", "4"}
+    assert four.changes_outputs == best.changes_outputs == allowed.state_dtype
+    assert "admit=4" in describe(four.point)
+    assert "--min-free-slots-delay" in fewer.flags
+    assert fewer.running < four.running
     assert "admit" not in space_of("--min-free-slots-delay", "2").choices()
 
 
