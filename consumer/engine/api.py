@@ -88,6 +88,7 @@ class EngineFacts:
     deterministic: bool = False  # equal seeds give equal tokens, whatever else runs beside
     capacity: Capacity = Capacity()
     window: int | None = None  # most requests in flight, where a profile says so
+    prefix_cache: bool | None = None  # prompts' prefixes are kept for later ones; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Answer:
     cached_tokens: int
     detail: str  # the engine's words about an abort, or what it stopped at
     logprobs: list[float] | None = None  # of output_ids, where they were asked for
+    tells_cached: bool = True  # False: it does not say how many were cached, and 0 stands for that
 
 
 @dataclass(frozen=True, slots=True)

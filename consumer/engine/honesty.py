@@ -8,13 +8,18 @@ lead to the same probabilities up to rounding.
 Greedy answers with log-probabilities are compared token by token up to and including the first
 difference: two near-equal candidates may change places by rounding, but their log-probabilities
 stay near each other. What follows a difference says nothing, so it is not compared.
+
+Which path was really taken is read from the counts of cached tokens in the answers
+(:mod:`consumer.engine.honesty_paths`). Where the questions are too short for the engine's cache, as
+with hybrid models, long texts are asked as well. A path that was not taken is told, and refuses
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,7 +28,17 @@ from common.codec import dumps, loads
 from common.errors import EngineError
 from common.ids import new_nonce
 from common.records import Sampling
-from consumer.engine.api import Engine, EngineFacts, EngineSpec, GenerateRequest, Http
+from consumer.engine.api import (
+    Engine,
+    EngineFacts,
+    EngineSpec,
+    GenerateRequest,
+    Http,
+    Renderer,
+    check_ids,
+)
+from consumer.engine.honesty_paths import Paths, paths_of, reused
+from consumer.engine.honesty_texts import QUESTIONS, TEXTS
 from consumer.engine.life import UnfitError
 
 if TYPE_CHECKING:
@@ -31,12 +46,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# The first two leave a language model hardly a choice, the last one does.
-PROMPTS = (
-    "Repeat this line and nothing else: one two three four five six seven eight",
-    "Continue the list: Monday, Tuesday, Wednesday, Thursday,",
-    "What is the capital of France?",
-)
 TOKENS = 6
 CROWD = 16
 TOLERANCE = 0.25  # mean difference of log-probabilities; rounding in bfloat16 makes some 0.05
@@ -55,6 +64,19 @@ class Probe:
     text: str
     output_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    cached_tokens: int | None = None  # of its prompt; None: the engine does not say
+    prompt_tokens: int | None = None  # None: recorded by a release that did not keep it
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The answers of each way, each in the order of the prompts."""
+
+    uncached: tuple[Probe, ...]
+    cached: tuple[Probe, ...]
+    crowd: tuple[Probe, ...]
+    shared: Mapping[str, int]  # by prompt: tokens at its beginning that another has as well
+    forgotten: bool  # the engine said that it had dropped its cache before
 
 
 class Honesty:
@@ -78,6 +100,8 @@ class Honesty:
         log-probabilities are compared and nothing else, since such weights prefer no token.
         """
         self.record: tuple[Probe, ...] = tuple(reference)
+        self.paths: Paths | None = None  # those that the engine accepted last has taken
+        self.facts: EngineFacts | None = None  # and what it is
         self.tolerance = tolerance
         self._ids = ids
 
@@ -90,17 +114,24 @@ class Honesty:
             UnfitError: it contradicts itself or the record; shows the texts side by side.
             EngineError: it gives no answers to judge.
         """
-        probes = await ask(engine, http, spec, facts, ids=self._ids)
-        first, language = probes["uncached"], self._ids is None
+        asked = await ask(engine, http, spec, facts, ids=self._ids)
+        first, language = asked.uncached, self._ids is None
         if language:
             judge_floor(first)
-        for way in ("cached", "crowd"):
-            judge(first, probes[way], self.tolerance, language=language)
+        for others in (asked.cached, asked.crowd):
+            judge(first, others, self.tolerance, language=language)
+        # By themselves, too: those that were read whole again would hide what is wrong with these.
+        served = [probe for probe in asked.cached if reused(probe, asked.shared)]
+        judge(first, served, self.tolerance, language=language)
         if self.record:
             judge(self.record, first, 2 * self.tolerance, language=language)
         else:
             self.record = first
-        log.info("engine.honest", answers=[probe.text for probe in first])
+        self.facts = facts
+        self.paths = paths_of(asked, prefix_cache=facts.prefix_cache)
+        log.info("engine.honest", answers=[probe.text for probe in first], paths=str(self.paths))
+        for doubt in self.paths.doubts:
+            log.warning("the honesty check left a path out", what=doubt)
 
 
 def pack(record: Sequence[Probe]) -> bytes:
@@ -118,11 +149,17 @@ def unpack(data: bytes) -> tuple[Probe, ...]:
                 text=str(one["text"]),
                 output_ids=tuple(int(i) for i in one["output_ids"]),
                 logprobs=tuple(float(value) for value in one["logprobs"]),
+                cached_tokens=_count(one.get("cached_tokens")),
+                prompt_tokens=_count(one.get("prompt_tokens")),
             )
             for one in loads(data)
         )
-    except (ValueError, TypeError, KeyError):
+    except (AttributeError, ValueError, TypeError, KeyError):
         return ()
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 async def ask(
@@ -132,34 +169,106 @@ async def ask(
     facts: EngineFacts,
     *,
     ids: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, tuple[Probe, ...]]:
-    """Return the answers of each way, in the order of :data:`PROMPTS`, or of ``ids``."""
-    if ids is None:
-        renderer = engine.renderer(spec, http)
-        prompts = {
-            text: await renderer.render([{"role": "user", "content": text}], thinking=False)
-            for text in PROMPTS
-        }
+) -> Asked:
+    """Return the answers to the prompts of the check, or to ``ids``.
+
+    Raises:
+        UnfitError: the tokenizer makes a token of a prompt that the model does not have.
+        EngineError: the engine gives no answers to judge.
+    """
+    talk = _Talk(engine, http, facts)
+    forgotten = await engine.forget(http)
+    if ids is not None:
+        await talk.twice(ids)
     else:
-        prompts = {name: list(some) for name, some in ids.items()}
-    texts = list(prompts)
-
-    async def one(text: str, way: str) -> Probe:
-        return await _probe(engine, http, text, prompts[text], way)
-
+        renderer = engine.renderer(spec, http)
+        await talk.twice(await _rendered(renderer, QUESTIONS))
+        if facts.prefix_cache is not False and not talk.reused:
+            long = await _rendered(renderer, TEXTS)
+            limit = facts.context_tokens - TOKENS
+            await talk.twice({name: some for name, some in long.items() if len(some) <= limit})
     await engine.forget(http)
-    uncached = [await one(text, "uncached") for text in texts]
-    cached = [await one(text, "cached") for text in texts]
-    await engine.forget(http)
-    size = max(len(texts), min(CROWD, facts.max_running))
-    crowd = await asyncio.gather(*(one(texts[n % len(texts)], "crowd") for n in range(size)))
-    return {"uncached": tuple(uncached), "cached": tuple(cached), "crowd": tuple(crowd)}
+    crowd = await talk.crowd()
+    shared = talk.shared()
+    return Asked(tuple(talk.uncached), tuple(talk.cached), crowd, shared, forgotten)
 
 
-async def _probe(engine: Engine, http: Http, text: str, ids: list[int], way: str) -> Probe:
+async def _rendered(renderer: Renderer, texts: Mapping[str, str]) -> dict[str, list[int]]:
+    return {
+        name: await renderer.render([{"role": "user", "content": text}], thinking=False)
+        for name, text in texts.items()
+    }
+
+
+@dataclass(slots=True)
+class _Talk:
+    """What was asked of an engine, and what it answered."""
+
+    engine: Engine
+    http: Http
+    facts: EngineFacts
+    prompts: dict[str, Sequence[int]] = field(default_factory=dict)
+    uncached: list[Probe] = field(default_factory=list)
+    cached: list[Probe] = field(default_factory=list)
+
+    async def twice(self, prompts: Mapping[str, Sequence[int]]) -> None:
+        """Ask each prompt, and the same again at once: a small cache may not hold two of them."""
+        for name, ids in prompts.items():
+            _refuse_unknown_tokens(name, ids, self.facts)
+        self.prompts |= prompts
+        for name in prompts:
+            self.uncached.append(await self._one(name, "uncached"))
+            self.cached.append(await self._one(name, "cached"))
+
+    async def crowd(self) -> tuple[Probe, ...]:
+        """Ask all prompts at once, some of them several times."""
+        names = list(self.prompts)
+        size = max(len(names), min(CROWD, self.facts.max_running))
+        asks = (self._one(names[n % len(names)], "crowd") for n in range(size))
+        return tuple(await asyncio.gather(*asks))
+
+    async def _one(self, name: str, way: str) -> Probe:
+        return await _probe(self.engine, self.http, name, self.prompts[name], way)
+
+    @property
+    def reused(self) -> bool:
+        """Whether a prompt that was asked again was served from the cache."""
+        shared = self.shared()
+        return any(reused(probe, shared) for probe in self.cached)
+
+    def shared(self) -> dict[str, int]:
+        """Return how many tokens at its beginning each prompt has in common with another one."""
+        prompts = self.prompts
+        return {
+            name: max((_common(ids, prompts[one]) for one in prompts if one != name), default=0)
+            for name, ids in prompts.items()
+        }
+
+
+def _refuse_unknown_tokens(name: str, ids: Sequence[int], facts: EngineFacts) -> None:
+    """Refuse ids that would kill the server, at each of its starts."""
+    try:
+        check_ids(ids, facts.vocab_size)
+    except ValueError as error:
+        raise UnfitError(
+            f"The tokenizer does not belong to the model {facts.model}.",
+            why=f"It makes tokens of a test prompt that the model does not have: {error}.\n"
+            f"{name!r}",
+            fix="Serve the model with the tokenizer files that came with its weights.",
+        ) from error
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+async def _probe(
+    engine: Engine, http: Http, name: str, input_ids: Sequence[int], way: str
+) -> Probe:
     request = GenerateRequest(
         rid=new_nonce() * 2,
-        input_ids=ids,
+        input_ids=input_ids,
         sampling=Sampling(max_tokens=TOKENS, temperature=0.0),
         seed=0,
         logprobs=True,
@@ -171,10 +280,24 @@ async def _probe(engine: Engine, http: Http, text: str, ids: list[int], way: str
         answer = engine.read(reply.required())
     except ValueError as error:
         raise EngineError("The engine did not answer the test prompts.", why=str(error)) from error
-    if not answer.logprobs:
+    logprobs = answer.logprobs or []
+    if not logprobs:
         raise EngineError("The engine gives no log-probabilities, so it cannot be checked.")
-    words = answer.text if answer.text is not None else str(answer.output_ids)
-    return Probe(text, way, words, tuple(answer.output_ids), tuple(answer.logprobs))
+    if len(logprobs) != len(answer.output_ids):
+        raise EngineError(
+            "The engine gives log-probabilities of only some tokens, so it cannot be checked.",
+            why=f"{len(logprobs)} of them for {len(answer.output_ids)} tokens, asked {name!r}.",
+            fix="Releases that speculate may do so: use a newer one, or serve without speculation.",
+        )
+    return Probe(
+        prompt=name,
+        way=way,
+        text=answer.text if answer.text is not None else str(answer.output_ids),
+        output_ids=tuple(answer.output_ids),
+        logprobs=tuple(logprobs),
+        cached_tokens=answer.cached_tokens if answer.tells_cached else None,
+        prompt_tokens=len(input_ids),
+    )
 
 
 def judge_floor(probes: Sequence[Probe]) -> None:
@@ -205,14 +328,15 @@ def judge(
     answers = {probe.prompt: probe for probe in base}
     pairs = [(answers[probe.prompt], probe) for probe in others if probe.prompt in answers]
     if not pairs:
-        return  # a record of other prompts: of another release of this program
+        return  # nothing to compare, or a record of another release's prompts
     # By answer, not by token: one that differs at once gives few tokens to compare.
     gaps = [_mean(differences(one, two)) for one, two in pairs]
     mean, worst = _mean(gaps), max(gaps)
     agreeing = sum(
         one.output_ids[:AGREE_TOKENS] == two.output_ids[:AGREE_TOKENS] for one, two in pairs
     )
-    unlike = language and 2 * agreeing < len(pairs)
+    # Of one answer alone the beginning may differ by rounding; of several, not of most.
+    unlike = language and len(pairs) > 1 and 2 * agreeing < len(pairs)
     if not (mean <= tolerance and worst <= WORST * tolerance) or unlike:
         shown = [pair for _, pair in sorted(zip(gaps, pairs, strict=True), key=_gap)[:3]]
         raise UnfitError(

@@ -104,6 +104,7 @@ class LlamaCppEngine:
                 cached_tokens=count(answer.get("timings", {}).get("cache_n", 0)),
                 detail="the context is full" if answer.get("truncated") else str(detail),
                 logprobs=[float(pair["logprob"]) for pair in pairs] if pairs else None,
+                tells_cached="cache_n" in answer.get("timings", {}),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a whole answer of /completion: {error!r}") from error
@@ -126,6 +127,7 @@ class LlamaCppEngine:
                 max_running=int(info["total_slots"]),
                 kv_tokens=None,  # each slot has its own share
                 deterministic=int(info["total_slots"]) == 1,  # no company, no other steps
+                prefix_cache=True,
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineError(

@@ -57,6 +57,7 @@ SAMPLING_NAMES = {
 }
 _ASK_SECONDS = 10.0
 _NOT_FOUND = 404
+_FLUSH = "/flush_cache?timeout=1"  # seconds that it waits for what runs; old releases do not
 _READY_SECONDS = 30.0
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -112,6 +113,7 @@ class SglangEngine:
                 cached_tokens=count(meta.get("cached_tokens", 0)),
                 detail=_detail(reason),
                 logprobs=[float(pair[0]) for pair in pairs] if pairs else None,
+                tells_cached="cached_tokens" in meta,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"not a whole answer of /generate: {error!r}") from error
@@ -138,6 +140,7 @@ class SglangEngine:
                 deterministic=bool(info.get("enable_deterministic_inference")),
                 capacity=capacity_of(info, boot),
                 window=spec.window,
+                prefix_cache=_prefix_cache(info),
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise EngineError(
@@ -170,8 +173,8 @@ class SglangEngine:
             await http.post("/abort_request", {"rid": rid}, _ASK_SECONDS)
 
     async def forget(self, http: Http) -> bool:
-        """Flush the radix cache; refused while anything runs."""
-        return (await http.post("/flush_cache", {}, _ASK_SECONDS)).ok
+        """Flush the radix cache; refused while anything runs, if only for a moment more."""
+        return (await http.post(_FLUSH, {}, _ASK_SECONDS)).ok
 
     def renderer(self, spec: EngineSpec, http: Http) -> Renderer:  # noqa: ARG002 - local files suffice
         """Return a renderer from the model's own folder."""
@@ -294,6 +297,11 @@ async def _first(http: Http, paths: tuple[str, ...]) -> Reply:
         if reply.status != 404:
             break
     return reply
+
+
+def _prefix_cache(info: Mapping[str, Any]) -> bool | None:
+    off = info.get("disable_radix_cache")
+    return None if off is None else not off
 
 
 async def _context(http: Http, info: Mapping[str, Any]) -> int:

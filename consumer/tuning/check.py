@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
     from consumer.engine.honesty import Honesty
+    from consumer.engine.honesty_paths import Paths
     from consumer.engine.http import EngineHttp
 
 JSON_VERSION = 1
@@ -125,7 +126,9 @@ async def _compared(settings: Settings, options: CheckOptions, timed: _Timed) ->
 
 
 def _show(options: CheckOptions, timed: _Timed, facts: EngineFacts, compared: str) -> None:
-    record = timed.honesty.record if timed.honesty else ()
+    assert timed.honesty is not None
+    assert timed.honesty.paths is not None
+    record, paths = timed.honesty.record, timed.honesty.paths
     if options.as_json:
         body = {
             "version": JSON_VERSION,
@@ -134,6 +137,7 @@ def _show(options: CheckOptions, timed: _Timed, facts: EngineFacts, compared: st
             "model": facts.model,
             "seconds": round(timed.seconds, 2),
             "run": options.run,
+            "paths": asdict(paths),
             "answers": [
                 {
                     "prompt": probe.prompt,
@@ -146,10 +150,21 @@ def _show(options: CheckOptions, timed: _Timed, facts: EngineFacts, compared: st
         click.echo(dumps(body).decode())
         return
     click.echo(
-        f"Honest: {facts.engine} {facts.version} with {facts.model} says the same uncached, cached"
-        f" and in a crowd ({timed.seconds:.1f} s)."
+        f"Honest: {facts.engine} {facts.version} with {facts.model} says the same {_ways(paths)}"
+        f" ({timed.seconds:.1f} s)."
     )
+    for doubt in paths.doubts:
+        click.echo(doubt)
     if compared:
         click.echo(f"It {compared}.")
     for probe in record:
         click.echo(f"  {probe.prompt}\n    {probe.text!r}")
+
+
+def _ways(paths: Paths) -> str:
+    """Return the ways that were compared, with how much came from the cache."""
+    if paths.cached != "exercised":
+        return "asked again and in a crowd"
+    count = "" if paths.cached_tokens is None else f" ({paths.cached_tokens:,} prompt tokens)"
+    first = "uncached" if paths.uncached == "exercised" else "asked first"
+    return f"{first}, cached{count} and in a crowd"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import EngineError
 from consumer.engine.failures import recognise
-from consumer.engine.honesty import PROMPTS, Honesty
+from consumer.engine.honesty import Honesty
+from consumer.engine.honesty_texts import QUESTIONS
 from consumer.engine.launch import refuse_reserved
 from consumer.engine.life import StartBudget, UnfitError
 from consumer.engine.process import last_start, log_path, mark_start, tail
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 1e9
 _KILL_SECONDS = 1.0
-_HONESTY_TOKENS = 64  # of each prompt of random ids
+_HONESTY_TOKENS = 350  # of each prompt of random ids: as many as the check's texts have
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Checks:
         if self.random_weights:
             ids = {
                 f"random tokens {n}": random_ids(_HONESTY_TOKENS, vocab_size, n)
-                for n in range(len(PROMPTS))
+                for n in range(len(QUESTIONS))
             }
         return Honesty(reference=self.record, ids=ids)
 
@@ -221,7 +222,7 @@ class Running:
         finally:
             self.start_seconds = self.clock() - began
         if check:
-            self.honesty = "passed"
+            self.honesty = passed(check[0])
             self.checks.keep(check[0])
         return facts
 
@@ -232,6 +233,12 @@ class Running:
 
     def _went_down(self, reason: str) -> None:
         self.down = reason
+
+
+def passed(check: Honesty) -> str:
+    """Return what a trial says of a check that accepted its server."""
+    doubts = check.paths.doubts if check.paths else []
+    return " ".join(["passed.", *doubts]) if doubts else "passed"
 
 
 def refused(error: EngineError, spec: EngineSpec) -> Trial:

@@ -28,6 +28,7 @@ def answer_of(job: Job, *, rid: str = "") -> dict[str, Any]:
         "prompt_tokens": len(job.input_ids) - job.unseen,
         "completion_tokens": len(job.output_ids),
         "cached_tokens": job.cached,
+        "cached_tokens_details": {"device": job.cached, "host": 0} if job.cached else None,
         "output_token_logprobs": [
             [logprob, token, None]
             for logprob, token in zip(job.logprobs, job.output_ids, strict=True)
@@ -35,4 +36,8 @@ def answer_of(job: Job, *, rid: str = "") -> dict[str, Any]:
         "output_token_logprobs_length": len(job.output_ids),
         "request_finished_ts": time.time(),
     }
+    if job.silent:
+        del meta["cached_tokens"], meta["cached_tokens_details"]
+    if job.few_logprobs:
+        del meta["output_token_logprobs"][-1]
     return {"text": text, "output_ids": job.output_ids, "meta_info": meta}

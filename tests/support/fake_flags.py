@@ -48,6 +48,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def add_tuned(parser: argparse.ArgumentParser) -> None:
     """What tuning turns. How many run, and so the speed, depends on the first of them."""
     parser.add_argument("--disable-radix-cache", action="store_true")
+    parser.add_argument("--prefix-chunk", type=int, default=1, help="64: a hybrid's cache")
     parser.add_argument("--state-pool", type=int, help="slots: 5 a request, 1 without the cache")
     parser.add_argument("--disable-prefill-cuda-graph", action="store_true")
     parser.add_argument("--chunked-prefill-size")

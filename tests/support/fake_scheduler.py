@@ -35,6 +35,8 @@ class Job:
     plan: list[int] = field(default_factory=list)
     shift: float = 0.0  # of its log-probabilities
     unseen: int = 0  # prompt tokens that it counts too few
+    silent: bool = False  # about cached tokens
+    few_logprobs: bool = False
 
 
 @dataclass
@@ -63,6 +65,9 @@ class Faults:
     empty_text: str = ""  # what a prompt that holds this gets, at every try
     loop_answers: int = 0  # so many answers repeat one word up to the limit
     cut_prompts: int = 0  # so many prompts lose their first token on the way
+    no_flush: bool = False  # the cache is never dropped
+    no_cached_counts: bool = False  # answers do not say how many tokens were cached
+    few_logprobs: bool = False  # answers have one log-probability too few
 
 
 class Scheduler:
@@ -74,6 +79,7 @@ class Scheduler:
         prefill_seconds: float,
         answer_tokens: int,
         request_seconds: float = 0.0,
+        prefix_chunk: int = 1,
     ) -> None:
         self.max_running = max_running
         self.token_seconds = token_seconds
@@ -83,6 +89,7 @@ class Scheduler:
         self.faults = Faults()
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
+        self.prefix_chunk = prefix_chunk  # prefixes are kept at multiples of it; 0: none is
         self.seen: set[tuple[int, ...]] = set()
         self.steps = 0
         self.decoded = 0
@@ -112,9 +119,10 @@ class Scheduler:
                 self._end(job, {"type": "abort", "message": message}, drop=waits)
 
     def flush(self) -> bool:
-        if not self.jobs:
-            self.seen.clear()
-        return not self.jobs
+        if self.jobs or self.faults.no_flush:
+            return False
+        self.seen.clear()
+        return True
 
     async def empty(self) -> None:
         """Wait until nothing runs or waits."""
@@ -148,10 +156,10 @@ class Scheduler:
             self.waiting.clear()
 
     def _admit(self, job: Job) -> None:
-        key = tuple(job.input_ids)
-        job.cached = len(key) - 1 if key in self.seen else 0
-        self.seen.add(key)
-        self.prefilled += len(key) - job.cached
+        job.cached = self._cached(job.input_ids)
+        self.seen.add(tuple(job.input_ids))
+        self.prefilled += len(job.input_ids) - job.cached
+        job.silent, job.few_logprobs = self.faults.no_cached_counts, self.faults.few_logprobs
         if self.faults.cut_prompts:
             self.faults.cut_prompts -= 1
             job.unseen = 1
@@ -159,6 +167,15 @@ class Scheduler:
         self.running.append(job)
         if job.max_new_tokens == 0:
             self._end(job, {"type": "length", "length": 0})
+
+    def _cached(self, ids: list[int]) -> int:
+        """Of a prompt that was there before; the last token is always read, and no other prefix.
+
+        As captured: 31 of a repeated prompt of 32 tokens, and 0 where states are kept each 64.
+        """
+        if not self.prefix_chunk or tuple(ids) not in self.seen:
+            return 0
+        return (len(ids) - 1) // self.prefix_chunk * self.prefix_chunk
 
     def _plan(self, job: Job) -> list[int]:
         faults = self.faults

@@ -52,6 +52,7 @@ class FakeServer:
             prefill_seconds=args.prefill_seconds,
             answer_tokens=args.answer_tokens,
             request_seconds=args.request_seconds,
+            prefix_chunk=0 if args.disable_radix_cache else args.prefix_chunk,
         )
         self.requests = 0
         self.health_checks = 0
