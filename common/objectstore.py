@@ -138,6 +138,10 @@ class RunPaths:
         return f"{self.run}/accepted.json"
 
     @property
+    def engine(self) -> str:
+        return f"{self.run}/engine.json"
+
+    @property
     def failed(self) -> str:
         return f"{self.run}/failed.jsonl"
 

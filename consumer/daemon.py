@@ -115,7 +115,7 @@ class Consumer:
             parts.limits,
             only=plan.runs,
             model=parts.spec.model,
-            objection=Agreement(parts.runs, parts.honesty).objection,
+            objection=Agreement(parts.runs, parts.honesty, parts.store).objection,
         )
         self.keeper = Keeper(worker, plan.renew_seconds)
         self.outbox = Outbox(

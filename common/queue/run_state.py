@@ -351,7 +351,10 @@ class Runs:
         await self._ask(RunName("*"), workers.set_gauges(self._redis, worker, mapping, ttl))
 
     async def reference(self, run: RunName, offered: bytes) -> bytes:
-        """Return what the first caller offered for this run: now ``offered``, if nobody did yet."""
+        """Return what the first caller offered for this run: now ``offered``, if nobody did yet.
+
+        Redis may lose it; what is to last is kept by :mod:`common.first_engine`.
+        """
         key = RunKeys(run).reference
         before = await self._ask(run, self._redis.set(key, offered, nx=True, get=True))
         return offered if before is None else bytes(before)

@@ -85,7 +85,7 @@ class Catalogue:
         *,
         only: Collection[RunName] = (),
         model: str = "",
-        objection: Callable[[RunInfo], Awaitable[str]] = _no_objection,
+        objection: Callable[[RunInfo], Awaitable[str]] = _no_objection,  # may raise StoreError
     ) -> None:
         self._redis = redis
         self._runs = runs
@@ -204,12 +204,8 @@ class Catalogue:
         try:
             manifest = await self._manifest(info)
         except StoreError as error:
-            self.unreadable[info.run] = error
-            self._leave_alone(info.run, error.what, error.why, error.fix)
+            self._unread(info.run, error)
             return None
-        if trouble := self.unreadable.pop(info.run, None):
-            self._said.discard((info.run, trouble.what))
-            log.info("run can be read again", run=info.run)
         if manifest.settings.reproducible and not facts.deterministic:
             self.unequal.add(info.run)
             self._leave_alone(
@@ -218,13 +214,29 @@ class Catalogue:
                 "This engine's tokens depend on what runs beside them.",
                 "gen-consumer --reproducible ...    (about half as fast)",
             )
+            self._read_again(info.run)
             return None
         self.unequal.discard(info.run)
-        if await self._objection(info):
+        try:
+            objection = await self._objection(info)
+        except StoreError as error:  # what its first engine said is not known, either
+            self._unread(info.run, error)
+            return None
+        self._read_again(info.run)
+        if objection:
             self.refused.add(info.run)
             return None
         self.refused.discard(info.run)
         return ActiveRun(info, manifest, self.queue_of(info))
+
+    def _unread(self, run: RunName, error: StoreError) -> None:
+        self.unreadable[run] = error
+        self._leave_alone(run, error.what, error.why, error.fix)
+
+    def _read_again(self, run: RunName) -> None:
+        if trouble := self.unreadable.pop(run, None):
+            self._said.discard((run, trouble.what))
+            log.info("run can be read again", run=run)
 
     def _say_missing(self) -> None:
         """Say once of each run that was asked for that there is none such: a mistyped name?"""

@@ -14,7 +14,9 @@ from common.codec import dumps
 from common.errors import EngineError, Exit
 from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
+from common.queue.same_run import refuse_other_store
 from common.redis_client import connect
+from common.s3 import open_store
 from consumer import start
 from consumer.agreement import Agreement
 from consumer.engine import engine_named
@@ -116,7 +118,9 @@ async def _compared(settings: Settings, options: CheckOptions, timed: _Timed) ->
         info = await runs.get(options.run)
         if info is None:
             raise not_in_redis(options.run, [one.run for one in await runs.list()])
-        if why := await Agreement(runs, timed.honesty).objection(info):
+        store = open_store(settings)
+        refuse_other_store(info, store.url)
+        if why := await Agreement(runs, timed.honesty, store).objection(info):
             raise EngineError(
                 f"The engine answers otherwise than the first one of {options.run}.",
                 why=why,

@@ -15,6 +15,7 @@ from consumer import start
 from consumer.agreement import Agreement
 from consumer.display import GAUGE_TTL_SECONDS
 from consumer.engine.honesty import Honesty, Probe, pack, unpack
+from consumer.engine.honesty_texts import QUESTIONS
 from consumer.engine.supervisor import StartBudget
 from producer.status.data import Watcher
 from producer.status.state import next_command, state_of
@@ -47,6 +48,7 @@ async def test_an_engine_that_answers_otherwise_than_the_runs_first_one_leaves_i
     async with world.serving(honesty=True, budget=BUDGET, flags=SLOW):
         await world.some_generated()
     kept = world.sync.get(RunKeys(RunName("one")).reference)
+    assert kept is not None
     before = await world.counts()
     assert before.queued > 0
 
@@ -63,7 +65,7 @@ async def test_an_engine_that_answers_otherwise_than_the_runs_first_one_leaves_i
     assert (await world.counts()).generated == 30
 
 
-OTHER = (Probe("What is the capital of France?", "uncached", "x", (1, 2), (-0.1, -9.0)),)
+OTHER = tuple(Probe(name, "uncached", "x", (1, 2), (-9.0, -9.0)) for name in QUESTIONS)
 
 
 async def test_a_burst_does_not_end_with_a_refusal_of_a_run_that_is_over(world, launched) -> None:
@@ -103,8 +105,8 @@ async def test_the_first_record_stays_and_an_unreadable_one_objects_to_nothing(w
     assert unpack(b"\xff") == unpack(b'[{"prompt": 1}]') == ()
     info = await world.runs.get(RunName("one"))
     world.sync.set(RunKeys(RunName("one")).reference, b"from another release")
-    assert await Agreement(world.runs, Honesty(reference=mine)).objection(info) == ""
-    assert await Agreement(world.runs, None).objection(info) == ""
+    assert await Agreement(world.runs, Honesty(reference=mine), world.store).objection(info) == ""
+    assert await Agreement(world.runs, None, world.store).objection(info) == ""
 
 
 async def test_a_consumer_whose_engine_still_starts_is_seen_to_be_on_its_way(

@@ -121,6 +121,8 @@ OBJECTS: dict[str, str] = {
     "prompts": "the rows in canonical form, 1,000 a shard, JSON lines; immutable",
     "child": "that a child run of this name exists",
     "accepted": "what the canary does not hold the run for any more",
+    "engine": "what the run's first engine answered to the honesty check, which it was, and which"
+    " of its paths were exercised; one conditional PUT by the first consumer, never changed",
     "part": "completions; one PUT is one commit; nothing else lies in `data/`",
     "index": "which items a part holds; a cache, made again from the part where it is missing",
     "failed": "the dead letters, one JSON object a line; written at the end",
