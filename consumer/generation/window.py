@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 START = 8
 START_SHARE = 1 / 16  # of its limit, where that is more: the token pool is then far from full
 OVERSHOOT = 0.25  # of the engine's running limit: a queue inside it, so that it never starves
-WAITING_SHARE = 0.35  # more of its limit than this waiting is only latency
+WAITING_SHARE = 0.35  # more than this share of what runs waiting is only latency
 FULL_USAGE = 0.92  # of the token pool: grow no further
 LEAST_USAGE = 1e-6  # of the token pool: less is as good as none
 TIGHT_USAGE = 0.98  # give way
 SATURATED = 0.9  # of the window in use, or there is no reason to grow
+LEAST_CUT, MOST_CUT = 0.03, 0.15  # of the window, at a retraction
+FADING = 0.97  # a sample, of the most that ran
 STUCK_SAMPLES = 3
 CALM_SAMPLES = 5  # samples without growth after the window gave way
 
@@ -39,6 +41,8 @@ class Window:
     max_running: int
     most: int | None = field(default=None, kw_only=True)
     size: int = 0
+    _first: int = 0  # the size it begins with
+    _lately: float = 0.0  # the most that ran in the last samples
     _ramping: bool = True
     _calm: int = 0
     _retractions: int | None = None
@@ -48,7 +52,8 @@ class Window:
 
     def __post_init__(self) -> None:
         self.max_running = max(1, self.max_running)
-        self.size = min(self.ceiling, max(START, int(self.max_running * START_SHARE)))
+        self._first = max(START, int(self.max_running * START_SHARE))
+        self.size = min(self.ceiling, self._first)
 
     @property
     def ceiling(self) -> int:
@@ -61,7 +66,9 @@ class Window:
         """Take one sample of the engine's figures; return the new size."""
         before = load.retractions if self._retractions is None else self._retractions
         self._retractions = load.retractions
-        queued = load.waiting > self._patience
+        self._lately = max(float(load.running), self._lately * FADING)
+        patience = self._patience()
+        queued = load.waiting > patience
         # New requests wait for their prefill, too: a queue that feeds more running ones is well.
         self._stuck = self._stuck + 1 if queued and load.running <= self._running else 0
         self._running = load.running
@@ -69,12 +76,12 @@ class Window:
         self._cutting = self._cutting and in_flight > self.size
         if self._cutting:
             self._stuck = 0
-        elif load.retractions > before:
-            self._give_way(min(self.size, in_flight) * 0.85)
-        elif load.token_usage >= TIGHT_USAGE and load.waiting:
+        elif self._calm == 0 and load.retractions > before:
+            self._give_way(self._without(load.retractions - before, min(self.size, in_flight)))
+        elif self._calm == 0 and load.token_usage >= TIGHT_USAGE and load.waiting:
             self._give_way(self.size * 0.95)
         elif self._stuck >= STUCK_SAMPLES:
-            self._give_way(self.size - (load.waiting - self._patience))
+            self._give_way(self.size - (load.waiting - patience))
         elif self._calm > 0:
             self._calm -= 1
         elif not queued and load.token_usage < FULL_USAGE and in_flight >= self.size * SATURATED:
@@ -91,9 +98,19 @@ class Window:
             self._give_way(self.size * 0.7)
         return self.size
 
-    @property
     def _patience(self) -> int:
-        return max(2, math.ceil(self.max_running * WAITING_SHARE), self.ceiling - self.max_running)
+        """How many may wait: of what runs, since the pool may hold far less than the limit."""
+        measured = 0 if self.most is None else self.most - self.max_running
+        return max(2, math.ceil(max(self._lately, self._first) * WAITING_SHARE), measured)
+
+    @staticmethod
+    def _without(retracted: int, size: int) -> float:
+        """Return a size with room for those that were put back: too deep a cut starves the engine.
+
+        Those that follow within some samples were let in before it, and count once with them.
+        """
+        least, most = LEAST_CUT * size, MOST_CUT * size
+        return size - min(max(retracted, least), most)
 
     def _grow(self, load: EngineLoad) -> None:
         step = self.size if self._ramping else max(1, self.size // 20)

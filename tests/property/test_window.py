@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.engine.api import EngineLoad
 from consumer.generation.window import Window
-from tests.support.simulated import Curve
 
 loads = st.builds(
     EngineLoad,
@@ -180,39 +177,3 @@ def test_a_measured_queue_in_the_engine_is_no_reason_to_give_way() -> None:
         load = EngineLoad(min(40, window.size), waiting, 0.1, 0, 0)
         window.observe(load, in_flight=window.size)
     assert window.size == 96
-
-
-# Places of the engine, and how many requests its token pool holds: few and many of each.
-ENGINES = [(49, 49), (256, 256), (256, 160), (425, 425), (2048, 700), (4096, 300), (16, 400)]
-
-
-@pytest.mark.parametrize(("places", "capacity"), ENGINES)
-@pytest.mark.parametrize("begins", ["small", "too large"])
-def test_within_a_minute_it_gives_what_the_best_fixed_window_would(places, capacity, begins):
-    engine, window = Curve(places, capacity), Window(places)
-    if begins == "too large":
-        for _ in range(20):  # under an engine that takes everything
-            window.observe(calm(window, token_usage=0.0), in_flight=window.size)
-        assert window.size == window.ceiling
-    assert engine.run(window, 60) >= 0.95 * engine.best_fixed()
-
-
-@pytest.mark.parametrize(("places", "capacity"), ENGINES)
-def test_it_finds_its_way_again_when_the_capacity_halves_and_when_it_is_back(places, capacity):
-    engine, window = Curve(places, capacity), Window(places)
-    engine.run(window, 60)
-    engine.capacity //= 2
-    assert engine.run(window, 60) >= 0.95 * engine.best_fixed()
-    engine.capacity = capacity
-    assert engine.run(window, 60) >= 0.95 * engine.best_fixed()
-
-
-@pytest.mark.parametrize(("places", "capacity"), ENGINES)
-def test_no_request_suffers_from_the_ramp(places, capacity):
-    """None is retracted, and none waits in the engine longer than a quarter of an answer."""
-    engine, window = Curve(places, capacity), Window(places)
-    for _ in range(60):
-        load = engine.second(window.size)
-        assert load.retractions == 0
-        assert load.waiting <= max(1, math.ceil(places / 4))
-        window.observe(load, in_flight=window.size)

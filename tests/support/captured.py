@@ -29,6 +29,7 @@ def answer_of(job: Job, *, rid: str = "") -> dict[str, Any]:
         "completion_tokens": len(job.output_ids),
         "cached_tokens": job.cached,
         "cached_tokens_details": {"device": job.cached, "host": 0} if job.cached else None,
+        "num_retractions": job.retractions,
         "output_token_logprobs": [
             [logprob, token, None]
             for logprob, token in zip(job.logprobs, job.output_ids, strict=True)

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.fake_pool import TokenPool
 from tests.support.tiny_tokenizer import EOS_ID
 
 _WORDS = ("blue", "salt", "over", "under", "seven", "quiet", "river", "stone", "cloud", "bread")
@@ -37,6 +38,19 @@ class Job:
     unseen: int = 0  # prompt tokens that it counts too few
     silent: bool = False  # about cached tokens
     few_logprobs: bool = False
+    retractions: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def written(self) -> int:
+        return len(self.output_ids)
+
+    @property
+    def most(self) -> int:
+        return self.max_new_tokens
 
 
 @dataclass
@@ -68,6 +82,9 @@ class Faults:
     no_flush: bool = False  # the cache is never dropped
     no_cached_counts: bool = False  # answers do not say how many tokens were cached
     few_logprobs: bool = False  # answers have one log-probability too few
+    token_pool: int = 0  # so many tokens find room: more wait, or are put back to wait
+    queue_limit: int = 0  # where more than so many wait, requests are refused
+    queue_status: int = 503  # the status of that refusal
 
 
 class Scheduler:
@@ -96,7 +113,7 @@ class Scheduler:
         self.prefilled = 0
         self.finished = 0
         self.finished_tokens = 0
-        self.retracted = 0
+        self.pool = TokenPool()
         self.most_jobs = 0  # at once, waiting ones included
         self.aborted = 0
         self._wake = asyncio.Event()
@@ -132,7 +149,7 @@ class Scheduler:
     async def run(self) -> None:
         while True:
             if self.faults.hang:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # poll: the switch that made it hang
                 continue
             if not self.jobs:
                 self._wake.clear()
@@ -141,13 +158,16 @@ class Scheduler:
             await self._step()
 
     async def _step(self) -> None:
-        while self.waiting and len(self.running) < self.max_running:
+        self.pool.size = self.faults.token_pool
+        while self._next_fits():
             job = self.waiting.popleft()
             self._admit(job)
             if self.prefill_seconds:
-                await asyncio.sleep(self.prefill_seconds)
-        await asyncio.sleep(self.token_seconds + self.request_seconds * len(self.running))
+                await asyncio.sleep(self.prefill_seconds)  # lasts: a prefill
+        seconds = self.token_seconds + self.request_seconds * len(self.running)
+        await asyncio.sleep(seconds)  # lasts: a step
         self.steps += 1
+        self._make_room()
         for job in list(self.running):
             if not self.faults.hang:
                 self._decode(job)
@@ -155,7 +175,26 @@ class Scheduler:
             self.running.clear()
             self.waiting.clear()
 
+    def _next_fits(self) -> bool:
+        if not self.waiting or len(self.running) >= self.max_running:
+            return False
+        return self.pool.admits(self.waiting[0], self.running)
+
+    def _make_room(self) -> None:
+        """Put requests back to wait, with what they have written; the last one is given up."""
+        for job in self.pool.retract(self.running):
+            job.retractions += 1
+            self.running.remove(job)
+            self.waiting.append(job)
+        if self.pool.overflows(self.running):
+            words = "Out of memory even after retracting all other requests in the decode batch."
+            self._end(self.running[0], {"type": "abort", "message": words, "status_code": 500})
+
     def _admit(self, job: Job) -> None:
+        if job.retractions:  # what it has written is read in again, as a part of its prompt
+            self.prefilled += job.prompt + job.written
+            self.running.append(job)
+            return
         job.cached = self._cached(job.input_ids)
         self.seen.add(tuple(job.input_ids))
         self.prefilled += len(job.input_ids) - job.cached
@@ -223,7 +262,7 @@ class Scheduler:
         (self.waiting if drop else self.running).remove(job)
         if finish["type"] == "abort":
             self.aborted += 1
-            finish |= {"status_code": None, "err_type": None}
+            finish = {"status_code": None, "err_type": None} | finish
         job.finish = finish
         self.finished += 1
         self.finished_tokens += len(job.output_ids)

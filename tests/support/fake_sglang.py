@@ -27,6 +27,7 @@ from aiohttp import web
 from consumer.engine.guard import KEY_VARIABLE
 from tests.support.captured import answer_of, captured
 from tests.support.fake_flags import parse
+from tests.support.fake_metrics import metrics_page
 from tests.support.fake_scheduler import Faults, Job, Scheduler
 from tests.support.tiny_tokenizer import CONTEXT
 
@@ -55,10 +56,15 @@ class FakeServer:
             prefix_chunk=0 if args.disable_radix_cache else args.prefix_chunk,
         )
         self.requests = 0
+        self.refused = 0
         self.health_checks = 0
         self.ready = False
         self.draining = False
         self.last_answer: bytes = b""
+
+    @property
+    def pool_tokens(self) -> int:
+        return int(self.scheduler.faults.token_pool or self.args.max_total_tokens)
 
     # --- the protocol ---
 
@@ -76,7 +82,7 @@ class FakeServer:
             "served_model_name": self.args.model,
             "port": self.args.port,
             "context_length": self.args.context_length,
-            "max_total_num_tokens": self.args.max_total_tokens,
+            "max_total_num_tokens": self.pool_tokens,
             "max_running_requests": self.args.max_running_requests,
             "mem_fraction_static": self.args.mem_fraction_static,
             "enable_deterministic_inference": self.args.enable_deterministic_inference,
@@ -104,37 +110,18 @@ class FakeServer:
             "num_running_reqs": len(scheduler.running),
             "num_waiting_reqs": len(scheduler.waiting),
             "num_used_tokens": tokens,
-            "max_total_num_tokens": self.args.max_total_tokens,
+            "max_total_num_tokens": self.pool_tokens,
             "max_running_requests": self.args.running,
-            "token_usage": round(tokens / self.args.max_total_tokens, 4),
+            "token_usage": round(tokens / self.pool_tokens, 4),
             "total_prefill_uncached_tokens": scheduler.prefilled,
             "decode_moments": [scheduler.steps, scheduler.decoded, 0.0, 0.0, 0.0, 0.0],
         }
+        back = sum(job.retractions > 0 for job in scheduler.waiting)
+        answer["loads"][0]["queues"] |= {"waiting": len(scheduler.waiting), "retracted": back}
         return web.json_response(answer)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        scheduler = self.scheduler
-        label = f'engine_type="unified",model_name="{self.args.model}"'
-        lines = [
-            (
-                f'sglang:generation_tokens_total{{{label},is_streaming="false"}}'
-                f" {float(scheduler.finished_tokens)}"
-            ),
-            (
-                f'sglang:realtime_tokens_total{{{label},mode="decode",tp_rank="0"}}'
-                f" {float(scheduler.decoded)}"
-            ),
-            (
-                f'sglang:realtime_tokens_total{{{label},mode="prefill_compute",tp_rank="0"}}'
-                f" {float(scheduler.prefilled)}"
-            ),
-            f"sglang:num_running_reqs{{{label}}} {float(len(scheduler.running))}",
-        ]
-        if scheduler.retracted:
-            lines.append(
-                f"sglang:num_retracted_requests_total{{{label}}} {float(scheduler.retracted)}"
-            )
-        return web.Response(text="\n".join(lines) + "\n")
+        return web.Response(text=metrics_page(self.scheduler, self.args.model))
 
     async def abort(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -209,12 +196,7 @@ class FakeServer:
         rid = body.get("rid") or secrets.token_hex(16)
         if any(job.rid == rid for job in self.scheduler.jobs):
             raise bad({"error": {"message": f"Duplicate request ID detected: {rid}"}})
-        queued = self.args.max_queued_requests
-        if queued is not None and len(self.scheduler.waiting) >= queued:
-            answer = captured("queue_full")
-            raise web.HTTPServiceUnavailable(
-                text=json.dumps(answer), content_type="application/json"
-            )
+        self.refuse_beyond_the_limit()
         stop = params.get("stop") or ()
         return Job(
             rid=rid,
@@ -224,6 +206,16 @@ class FakeServer:
             ignore_eos=bool(params.get("ignore_eos")),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
+
+    def refuse_beyond_the_limit(self) -> None:
+        faults = self.scheduler.faults
+        limit = faults.queue_limit or self.args.max_queued_requests
+        if limit and len(self.scheduler.waiting) >= limit:
+            self.refused += 1
+            status = faults.queue_status
+            answer = captured("queue_full") | {"code": status, "type": str(status)}
+            kind = web.HTTPTooManyRequests if status == 429 else web.HTTPServiceUnavailable
+            raise kind(text=json.dumps(answer), content_type="application/json")
 
     def heed(self, text: str) -> None:
         faults = self.scheduler.faults
@@ -235,6 +227,9 @@ class FakeServer:
     async def deliver(self, request: web.Request, job: Job) -> web.StreamResponse:
         faults = self.scheduler.faults
         assert job.finish is not None
+        if (status := job.finish.get("status_code")) is not None:
+            words = {"message": job.finish["message"], "code": status, "type": str(status)}
+            return web.json_response(captured("queue_full") | words, status=status)
         if faults.abort_answers and job.finish["type"] != "abort":
             faults.abort_answers -= 1
             job.finish = {"type": "abort", "message": "Aborted", "status_code": None}
@@ -278,11 +273,14 @@ class FakeServer:
         return web.json_response(
             {
                 "requests": self.requests,
+                "refused": self.refused,
                 "health_checks": self.health_checks,
                 "running": [job.rid for job in scheduler.running],
                 "waiting": [job.rid for job in scheduler.waiting],
                 "finished": scheduler.finished,
                 "decoded": scheduler.decoded,
+                "steps": scheduler.steps,
+                "retracted": scheduler.pool.retracted,
                 "most_jobs": scheduler.most_jobs,
                 "aborted": scheduler.aborted,
             }
@@ -331,7 +329,7 @@ class FakeServer:
         if not self.args.ignore_sigterm:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         steps = asyncio.create_task(self.scheduler.run())
-        await asyncio.sleep(self.args.start_seconds)
+        await asyncio.sleep(self.args.start_seconds)  # lasts: loading a model
         self.ready = True
         print("The server is fired up and ready to roll!", flush=True)
         await stop.wait()

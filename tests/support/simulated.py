@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from consumer.engine.api import EngineLoad
 from consumer.tuning.cards import card_named
 from consumer.tuning.memory import budget
 from consumer.tuning.results import Outcome, Trial
@@ -17,7 +16,6 @@ from tests.support.boots import hybrid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumer.generation.window import Window
     from consumer.tuning.space import Setting
     from consumer.tuning.trial import Order
 
@@ -113,55 +111,3 @@ class SimulatedServers:
             output_tokens=256.0,
             rungs=rungs,
         )
-
-
-@dataclass
-class Curve:
-    """A pure engine under a window: so many places, a step that grows with what runs.
-
-    ``capacity`` is what the token pool holds; more running retract one another.
-    """
-
-    places: int
-    capacity: int
-    base_seconds: float = 0.011
-    each_seconds: float = 0.00006
-    retracted: int = 0
-    tokens: float = 0.0
-    lost: float = 0.0
-
-    def second(self, in_flight: int) -> EngineLoad:
-        """Run for a second with so many in flight; return what the engine would tell."""
-        running = min(in_flight, self.places)
-        over = max(0, running - self.capacity)
-        running -= over
-        # A retracted request is read in again: its tokens so far are done twice.
-        self.retracted += over
-        made = max(0.0, self.rate(running) - 60.0 * over)
-        self.tokens += made
-        usage = min(1.0, (running + over) / self.capacity)
-        waiting = in_flight - running
-        return EngineLoad(running, waiting, usage, int(self.tokens), self.retracted)
-
-    def rate(self, running: int) -> float:
-        return running / (self.base_seconds + self.each_seconds * running) if running else 0.0
-
-    def best_fixed(self) -> float:
-        """Tokens a second of the best window that never moves."""
-        return max(
-            Curve(self.places, self.capacity).made(window) for window in range(1, 2 * self.places)
-        )
-
-    def made(self, window: int) -> float:
-        before = self.tokens
-        self.second(window)
-        return self.tokens - before
-
-    def run(self, window: Window, seconds: int) -> float:
-        """Steer for so long; return the tokens a second of the last ten seconds."""
-        rates = []
-        for _ in range(seconds):
-            before = self.tokens
-            window.observe(self.second(window.size), in_flight=window.size)
-            rates.append(self.tokens - before)
-        return sum(rates[-10:]) / 10
