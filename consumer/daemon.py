@@ -76,6 +76,7 @@ class Plan:
     burst: bool = False
     renew_seconds: float = 15.0
     drain_seconds: float = 300.0
+    engine_on_trial: bool = False  # if it dies, its settings are to blame, and none of the items
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class Consumer:
         self._condemned: set[int] = set()
         self.tried: Counter[Verdict] = Counter()  # tries that ended, whatever they are worth
         worker = WorkerName(parts.reporter.name)
+        self.agreement = Agreement(parts.runs, parts.honesty, parts.store)
         self.catalogue = Catalogue(
             parts.redis,
             parts.runs,
@@ -115,7 +117,7 @@ class Consumer:
             parts.limits,
             only=plan.runs,
             model=parts.spec.model,
-            objection=Agreement(parts.runs, parts.honesty, parts.store).objection,
+            objection=self.agreement.objection,
         )
         self.keeper = Keeper(worker, plan.renew_seconds)
         self.outbox = Outbox(
@@ -134,6 +136,7 @@ class Consumer:
             ),
             closed=self._closed,
             leaving=lambda: self.client.leaving,
+            on_trial=plan.engine_on_trial,
         )
         self.display = Display(
             parts.runs, parts.reporter, parts.supervisor, self.catalogue, self.pump, self.outbox

@@ -50,7 +50,8 @@ class Pump:
     """Takes work while there is an engine (:attr:`ready`) and reason to. One task runs :meth:`run`.
 
     ``closed`` says why nothing may be leased for now; empty when it may. ``leaving``: how many
-    requests that were given up still take places in the engine.
+    requests that were given up still take places in the engine. ``on_trial``: it is the engine's
+    settings that are tried; if it dies, no item is to blame.
     """
 
     fetcher: Fetcher
@@ -60,6 +61,7 @@ class Pump:
     signals: PumpSignals = field(default_factory=PumpSignals)
     closed: Callable[[], str] = lambda: ""
     leaving: Callable[[], int] = lambda: 0
+    on_trial: bool = False
     answered: int = 0  # items that engines have answered so far, whatever the answers are worth
     window: Window = field(default_factory=lambda: Window(1))
     trust: EngineTrust = field(default_factory=EngineTrust)
@@ -235,7 +237,7 @@ class Pump:
     def _tell(self, held: Held, ended: Ended) -> None:
         if ended.finished:
             self.outbox.finish(held, ended.finished)
-        elif ended.failure:
+        elif ended.failure and not (self.on_trial and ended.died):
             self.outbox.fail(held, ended.failure)
         else:
             self.outbox.release(held)

@@ -31,9 +31,12 @@ from consumer.tuning.trial import (
     default_window,
     measured,
     once_only,
+    passed,
+    ran_out_of_memory,
     refused,
     trial_spec,
 )
+from consumer.tuning.withheld import stop_before, stop_now, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
     from consumer.engine.honesty import Honesty
 
 _POLL_SECONDS = 0.1
-_NOT_HANDED_OUT = "items wait, but none was handed out: gen-sink is behind, or the run is paused"
+_WITHHELD_SECONDS = 3.0  # the runs are read each second; a first look may fail
+_NOT_HANDED_OUT = "items wait, but none was handed out: gen-sink is behind"
+_DIFFERS = "it answers otherwise than the run's first engine"
 _DRAIN_SECONDS = 20.0  # kept for the end of a trial, until one has shown how long it takes
 
 
@@ -82,10 +87,11 @@ class LiveLoad:
         spec = trial_spec(self.spec, order.setting, self.port())
         check = self.checks.fresh(0)
         one = _One(self, spec, order, check)
-        trial = await one.tried()
+        stop = await stop_before(self.runs, self.run)
+        trial = await one.tried() if stop is None else stopped(stop)
         if trial.outcome is not Outcome.DISHONEST and one.facts is not None:
             self.checks.keep(check)
-            trial = replace(trial, honesty="passed" if check else "not checked")
+            trial = replace(trial, honesty=passed(check) if check else "not checked")
         kept = one.tally
         return replace(
             trial,
@@ -155,6 +161,7 @@ class _One:
             runs=(live.run,),
             renew_seconds=live.settings.renew_seconds,
             drain_seconds=live.settings.drain_seconds,
+            engine_on_trial=True,
         )
         consumer = self._consumer = Consumer(parts, plan, self._stopping)
         work = asyncio.create_task(consumer.run(), name="trial on real items")
@@ -168,6 +175,9 @@ class _One:
             return replace(refused(ended, self._spec), rungs=trial.rungs)
         if ended is not None:
             raise ended
+        # The consumer may have been asked to end before it said of what its engine had died.
+        if trial.outcome is Outcome.CRASHED and ran_out_of_memory(self._spec):
+            return replace(trial, outcome=Outcome.MEMORY)
         return trial
 
     async def _measured(
@@ -201,6 +211,7 @@ class _One:
             down=lambda: "" if supervisor.state is EngineState.READY else "the engine went down",
             exhausted=lambda: consumer.pump.starved,
             over=lambda: "the run has nothing more to lease" if consumer.pump.idle else "",
+            withheld=_withheld(consumer, live.clock),
             seen=seen,
         )
         try:
@@ -208,12 +219,27 @@ class _One:
         finally:
             power, busy = card.stop()
         done = self.answered - (before[0] if before else self.answered)
-        # The lease gives nothing while the results wait for the sink, too, or the run is paused.
-        short = consumer.pump.starved and outcome is not Outcome.CRASHED
-        if short and (await live.runs.sample(live.run)).queued:
-            outcome, why = Outcome.STOPPED, _NOT_HANDED_OUT
         trial = measured(outcome, why, meter, done, facts)
-        return replace(trial, power_watts=power, utilization=busy)
+        trial = replace(trial, power_watts=power, utilization=busy)
+        return trial if outcome is Outcome.CRASHED else await self._served(consumer, facts, trial)
+
+    async def _served(self, consumer: Consumer, facts: EngineFacts, trial: Trial) -> Trial:
+        """Return the trial, as what it is where the run handed its engine nothing."""
+        live, catalogue = self._live, consumer.catalogue
+        if live.run in catalogue.refused:
+            info = next(one for one in catalogue.infos if one.run == live.run)
+            words = await consumer.agreement.objection(info)
+            return replace(trial, outcome=Outcome.DISHONEST, why=_DIFFERS, honesty=words)
+        stop = stop_now(catalogue, live.run, facts)
+        if stop is not None and trial.outcome is not Outcome.OK:
+            return stopped(stop, trial)
+        if not consumer.pump.starved or not (await live.runs.sample(live.run)).queued:
+            return trial
+        # The run was stopped a moment ago, or its results wait for the sink.
+        stop = stop or await stop_before(live.runs, live.run)
+        if stop is not None:
+            return stopped(stop, trial)
+        return replace(trial, outcome=Outcome.STOPPED, why=_NOT_HANDED_OUT)
 
     async def _drain(self, work: asyncio.Task[Exit]) -> BaseException | None:
         """Finish and commit what is in flight, or give it back where there is no time."""
@@ -232,3 +258,18 @@ class _One:
         await asyncio.gather(work, return_exceptions=True)
         self.end_seconds = live.clock() - given_up
         return work.exception()
+
+
+def _withheld(consumer: Consumer, clock: Callable[[], float]) -> Callable[[], str]:
+    """Return what says why a consumer has been given nothing to lease for a while; else ""."""
+    since: list[float] = []
+
+    def why() -> str:
+        closed = consumer.catalogue.closed if consumer.pump.ready is not None else ""
+        if not closed:
+            since.clear()
+            return ""
+        since.append(clock())
+        return closed if since[-1] - since[0] > _WITHHELD_SECONDS else ""
+
+    return why

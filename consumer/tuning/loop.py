@@ -124,6 +124,7 @@ class Watch:
     down: Callable[[], str] = lambda: ""  # why the engine is no more
     exhausted: Callable[[], bool] = lambda: False  # nothing new is left to ask
     over: Callable[[], str] = lambda: ""  # why no more can be asked at all
+    withheld: Callable[[], str] = lambda: ""  # why nothing is handed out, by no fault of the trial
     failing: Callable[[], str] = lambda: ""
     seen: Callable[[Meter], None] = lambda _meter: None  # for the table
 
@@ -139,10 +140,10 @@ async def measure(meter: Meter, pace: Pace, watch: Watch, card: CardMeans) -> tu
         if meter.steady:
             card.look()
         watch.seen(meter)
-        if why := watch.down():
+        if why := watch.down() or watch.failing():
             return Outcome.CRASHED, why
-        if why := watch.failing():
-            return Outcome.CRASHED, why
+        if why := watch.withheld():
+            return Outcome.STOPPED, why
         if meter.behind(watch.best):
             return Outcome.CUT, "far behind the best at the same age"
         enough = meter.age_seconds >= pace.least_seconds

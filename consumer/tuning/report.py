@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from common.duration import duration
+from consumer.engine.sglang_flags import newest_name
 from consumer.tuning.profiles import ANY, Match, Profile, family_of
 from consumer.tuning.serving import serving_of
 from consumer.tuning.space import altering, describe
@@ -15,6 +16,7 @@ from consumer.tuning.space import altering, describe
 if TYPE_CHECKING:
     from consumer.tuning.results import Trial
     from consumer.tuning.round import Result
+    from consumer.tuning.space import Space
 
 JSON_VERSION = 1
 _PARAMETERS_NEAR = 0.07  # a profile is for models of this much more or less parameters
@@ -49,7 +51,7 @@ def hours(tokens: float, rate: float) -> float | None:
 
 def as_data(result: Result, facts: Facts) -> dict[str, Any]:
     """Return the report as data. Fields are only ever added."""
-    winner = result.winner
+    winner, tuned = result.winner, _tuned(result)
     return {
         "version": JSON_VERSION,
         "model": facts.model,
@@ -66,7 +68,13 @@ def as_data(result: Result, facts: Facts) -> dict[str, Any]:
         "gain": round(result.after / result.before, 3) if result.before else None,
         "confirmed": result.confirmed,
         "changes_outputs": bool(winner and winner.changes_outputs),
-        "roofline_share": _share(result, winner or result.baseline, result.after),
+        "requests_per_second_before": round(_requests(result, "A"), 3),
+        "requests_per_second_after": round(_requests(result, "B"), 3),
+        "parameters": [
+            {"name": name, "default": before, "tuned": after}
+            for name, before, after in parameters(result)
+        ],
+        "roofline_share": _share(result, tuned, result.after),
         "roofline_share_before": _share(result, result.baseline, result.before),
         "savings": savings(result, facts),
         "winner": winner.as_json() if winner else None,
@@ -152,13 +160,28 @@ def _verdict(result: Result) -> str:
     )
 
 
+def _tuned(result: Result) -> Trial:
+    """Return the winner's trial; that of the defaults where nothing beats them, or held up."""
+    kept = None if result.confirmed is False else result.winner
+    return kept or result.baseline
+
+
+def _requests(result: Result, side: str) -> float:
+    """Return the requests a second of the trials that the tokens a second are of."""
+    tuned = _tuned(result)
+    if tuned is result.baseline:
+        side = "A"
+    rates = [one.requests_per_second for who, one in result.soak if who == side and one.may_win]
+    alone = result.baseline if side == "A" else tuned
+    return sum(rates) / len(rates) if rates else alone.requests_per_second
+
+
 def _before_after(result: Result, data: dict[str, Any]) -> list[str]:
-    before, after = result.baseline, result.winner or result.baseline
+    before, after = result.baseline, _tuned(result)
     rows = [
         ("output tokens/s", f"{result.before:,.0f}", f"{result.after:,.0f}"),
-        ("requests/s", f"{before.requests_per_second:,.2f}", f"{after.requests_per_second:,.2f}"),
+        ("requests/s", f"{_requests(result, 'A'):,.2f}", f"{_requests(result, 'B'):,.2f}"),
         ("running", f"{before.running:,.0f}", f"{after.running:,.0f}"),
-        ("may run", f"{before.max_running:,}", f"{after.max_running:,}"),
         ("retractions", f"{before.retractions:,}", f"{after.retractions:,}"),
         ("fullest cache", f"{before.most_usage:.0%}", f"{after.most_usage:.0%}"),
         ("prompt tokens from cache", f"{before.cached_share:.0%}", f"{after.cached_share:.0%}"),
@@ -170,6 +193,7 @@ def _before_after(result: Result, data: dict[str, Any]) -> list[str]:
             _percent(data["roofline_share"]),
         ),
         ("start, s", f"{before.start_seconds:.0f}", f"{after.start_seconds:.0f}"),
+        *parameters(result),
     ]
     head = ["| | default | tuned |", "| --- | --- | --- |"]
     return [*head, *(f"| {name} | {one} | {two} |" for name, one, two in rows)]
@@ -203,6 +227,60 @@ def _trials(result: Result) -> list[str]:
 def _kept(result: Result) -> int:
     tried = (result.baseline, *result.trials, *(trial for _, trial in result.soak))
     return sum(trial.kept for trial in tried)
+
+
+def parameters(result: Result) -> list[tuple[str, str, str]]:
+    """Return what the default had and what the tuned has: what the engine made of it, and flags.
+
+    A default that no flag and no engine tells is worked out as the server does; "-" where that
+    cannot be.
+    """
+    before, after, space = result.baseline, _tuned(result), result.space
+    rows = [
+        ("may run", _number(before.max_running), _number(after.max_running)),
+        ("state slots", _number(before.state_slots), _number(after.state_slots)),
+        ("tokens in the cache", _number(before.kv_tokens), _number(after.kv_tokens)),
+        ("most in flight", _window(before), _window(after)),
+    ]
+    given, own = _values(space.base), _own(space)
+    for name, value in _values((*space.base, *after.flags)).items():
+        if given.get(name) != value:
+            rows.append((f"`{name}`", given.get(name) or own.get(name, "-"), value))
+    return rows
+
+
+def _window(trial: Trial) -> str:
+    return f"{trial.window:,}" if trial.window else "the limit and a quarter"
+
+
+def _values(flags: tuple[str, ...]) -> dict[str, str]:
+    """Return each flag's value by its newest name, "on" for one that has none."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in flags:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            name = newest_name(flag)
+            found[name] = value if equals else "on"
+        elif name:
+            found[name] = word if found[name] == "on" else f"{found[name]} {word}"
+    return found
+
+
+def _own(space: Space) -> dict[str, str]:
+    """Return what a server does where no flag says so, as far as that is known."""
+    found = {"--kv-cache-dtype": "auto", "--schedule-policy": "fcfs", "--min-free-slots-delay": "1"}
+    found |= dict.fromkeys(("--disable-radix-cache", "--disable-prefill-cuda-graph"), "off")
+    shape, memory = space.shape, space.memory_bytes
+    if shape is None or memory is None:
+        return found
+    own = space.serving.resolved(memory, shape)
+    found["--mem-fraction-static"] = f"{own.mem_fraction:g}"
+    found["--chunked-prefill-size"] = str(own.chunk_tokens)
+    found["--cuda-graph-max-bs-decode"] = str(own.graph_batch)
+    if shape.state is not None:
+        found["--mamba-ssm-dtype"] = shape.state.dtype
+    return found
 
 
 def _number(value: float | None) -> str:

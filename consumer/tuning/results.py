@@ -31,6 +31,7 @@ class Trial:
 
     outcome: Outcome
     why: str = ""
+    fix: str = ""  # what a person has to do first, where it was stopped for want of that
     flags: tuple[str, ...] = ()  # beyond the base flags
     window: int | None = None
     point: dict[str, Any] = field(default_factory=dict)

@@ -210,7 +210,7 @@ class Round:
             raise UsageError(
                 "The engine's defaults were not measured.",
                 why=trial.why,
-                fix="gen-producer status    (then the same command again)",
+                fix=f"{trial.fix or 'gen-producer status'}    (then the same command again)",
             )
         if trial.outcome is not Outcome.OK:
             raise EngineError(
@@ -246,8 +246,8 @@ class Round:
             if trial.outcome in _UNTRIED:
                 self.search.tell(number, Trial(Outcome.STOPPED))
                 vain += 1
-                if vain == _VAIN:
-                    self.notes.append(f"The search ended early: {trial.why}.")
+                if vain == _VAIN or trial.fix:  # what waits for a person does so at the next, too
+                    self._say("The search ended early", trial)
                     return
                 if trial.outcome is Outcome.LATE:
                     return
@@ -284,9 +284,15 @@ class Round:
             )
             trial = await self._try(f"soak {name}", order)
             if trial.outcome in _UNTRIED:
+                self._say("The confirmation ended early", trial)
                 return
             soak.append((name, trial))
             self.search.keep_soak(soak)
+
+    def _say(self, what: str, trial: Trial) -> None:
+        """Note what was not done for want of something, and how to come by it."""
+        way = f" First: {' '.join(trial.fix.split())}; then the same command again goes on."
+        self.notes.append(f"{what}: {trial.why.rstrip('.')}.{way if trial.fix else ''}")
 
     async def _try(self, label: str, order: Order) -> Trial:
         self.board.begin(label, order.setting, self._left)

@@ -2,30 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import EngineError, Exit, UsageError
 from common.ids import RunName
+from common.keys import RQ_SUSPENDED
 from consumer.engine.honesty import unpack
 from consumer.engine.life import UnfitError
 from consumer.engine.records import records
-from consumer.tuning import check
+from consumer.tuning import check, live
 from consumer.tuning.check import CheckOptions
+from consumer.tuning.live import LiveLoad
 from consumer.tuning.prompts import run_sample
-from tests.support.fake_engine import FakeSglang
-from tests.support.tuning import options, run
+from consumer.tuning.results import Outcome
+from consumer.tuning.space import Setting
+from consumer.tuning.trial import Checks, Order
+from tests.support.fake_engine import FakeSglang, fake_spec, free_port
+from tests.support.tuning import PACE, options, run
+
+if TYPE_CHECKING:
+    from consumer.tuning.steady import Pace
 
 BASE = ("--state-pool", "40", "--token-seconds", "0.005", "--answer-tokens", "24")
+FAST = ("--token-seconds", "0.001")
 LIES = json.dumps({"dishonest": "cached"})
+OTHERWISE = json.dumps({"dishonest": "always"})
+WORDS = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+DEADLY = json.dumps({"crash_on_request": 6, "crash_words": WORDS})
+ENDLESS = replace(PACE, measure_seconds=600.0, least_seconds=600.0)
+
+
+def live_load(world, *, honest: bool = False, pace: Pace = PACE) -> LiveLoad:
+    """Trials of single settings on run one."""
+    return LiveLoad(
+        settings=world.settings.model_copy(update={"model": world.model, "drain_seconds": 30.0}),
+        engine=FakeSglang(),
+        spec=fake_spec(world.folder, *BASE),
+        run=RunName("one"),
+        redis=world.client,
+        runs=world.runs,
+        store=world.store,
+        pace=pace,
+        checks=Checks(on=honest),
+        port=free_port,
+    )
+
+
+def order(load: LiveLoad, *flags: str) -> Order:
+    return Order(Setting(flags), until=load.clock() + 600, start_seconds=60)
 
 
 async def test_what_a_live_round_generates_is_the_runs(world):
     await world.load(750, samples=2)  # the second sample's prompt is in the engine's cache
     settings = world.settings.model_copy(update={"drain_seconds": 30.0})
-    live = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE, "price": 2.0}
-    assert await run(settings, world.model, most_trials=1, soaks=0, **live) == Exit.DONE
+    real = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE, "price": 2.0}
+    assert await run(settings, world.model, most_trials=1, soaks=0, **real) == Exit.DONE
     folder = next((world.settings.state_dir / "tuning").iterdir())
     data = json.loads((folder / "report.json").read_text())
     tried = [data["default"], *data["trials"]]
@@ -49,9 +85,9 @@ async def test_a_live_round_whose_results_nobody_stores_judges_no_setting(world)
     """Nothing more is leased past the stream's mark: the engine idles, and the run has plenty."""
     await world.load(1500)
     settings = world.settings.model_copy(update={"drain_seconds": 30.0, "stream_entries": 8})
-    live = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE}
+    real = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE}
     with pytest.raises(UsageError, match="defaults were not measured") as refusal:
-        await run(settings, world.model, most_trials=1, soaks=0, **live)
+        await run(settings, world.model, most_trials=1, soaks=0, **real)
     assert "gen-sink is behind" in refusal.value.why
     counts = await world.counts()
     assert counts.queued == 1500 - counts.generated
@@ -64,6 +100,93 @@ async def test_a_live_round_whose_results_nobody_stores_judges_no_setting(world)
 def test_a_live_round_refuses_what_would_change_the_runs_answers(wrong):
     with pytest.raises(UsageError, match="keeps what its trials say"):
         options(**{"prompts": "", "run": RunName("one"), "live": True, "flags": (), **wrong})
+
+
+@pytest.mark.row("B5")
+async def test_an_engine_that_dies_of_a_trials_setting_makes_no_item_suspect(world):
+    """Each trial leases what the one before gave back; from three deaths on it would run alone."""
+    queue = await world.load(300)
+    load = live_load(world)
+    for _ in range(3):
+        trial = await load(order(load, "--answer-tokens", "100000", "--faults", DEADLY))
+        assert trial.outcome is Outcome.MEMORY
+    counts = await world.counts()
+    assert (counts.leased, counts.dead) == (0, 0)
+    again = await world.lease_all(queue, 32)
+    assert set(range(6)) <= {one.item for one in again}, "those that were with it are among them"
+    assert {one.deaths for one in again} == {0}
+
+
+async def stop_run(world, how) -> str:
+    """Stop run one; return the command that lets it go on."""
+    if how == "held":
+        await world.runs.hold(RunName("one"), "87 % are empty")
+        return "gen-producer resume one --accept"
+    if how == "paused":
+        await world.runs.pause(RunName("one"))
+        return "gen-producer resume one"
+    await world.client.set(RQ_SUSPENDED, 1)
+    return "rq resume"
+
+
+@pytest.mark.parametrize("how", ["held", "paused", "suspended"])
+async def test_a_live_round_of_a_run_that_waits_for_a_person_says_whom_and_starts_nothing(
+    world, how
+):
+    await world.load(50)
+    fix = await stop_run(world, how)
+    real = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE}
+    with pytest.raises(UsageError, match="defaults were not measured") as refusal:
+        await run(world.settings, world.model, **real)
+    assert how in refusal.value.why
+    assert refusal.value.fix.startswith(fix)
+    assert refusal.value.fix.endswith("(then the same command again)")
+    assert not (world.settings.state_dir / "engines").exists(), "no server was started"
+
+
+async def test_a_run_that_is_paused_under_a_trial_stops_it(world, monkeypatch):
+    monkeypatch.setattr(live, "_WITHHELD_SECONDS", 0.3)
+    await world.load(1500)
+    load = live_load(world, pace=ENDLESS)
+    task = asyncio.create_task(load(order(load)))
+    await world.some_generated()
+    await world.runs.pause(RunName("one"))
+    trial = await task
+    assert trial.outcome is Outcome.STOPPED
+    assert trial.why == "Run one is paused: nothing of it is handed out."
+    assert trial.fix == "gen-producer resume one"
+    assert trial.kept == (await world.counts()).generated
+    assert (await world.counts()).leased == 0
+
+
+async def test_a_run_that_asks_for_equal_tokens_stops_a_trial_and_names_the_flag(
+    world, monkeypatch
+):
+    monkeypatch.setattr(live, "_WITHHELD_SECONDS", 0.3)
+    await world.load(20, reproducible=True)
+    load = live_load(world, pace=ENDLESS)
+    trial = await load(order(load))
+    assert trial.outcome is Outcome.STOPPED
+    assert "asks for equal tokens" in trial.why
+    assert "-- --enable-deterministic-inference" in trial.fix
+
+
+async def test_a_trial_that_answers_otherwise_than_the_runs_first_engine_is_dishonest(
+    world, monkeypatch
+):
+    """It agrees with itself, and the first engine of the run was another than the round's."""
+    monkeypatch.setattr(live, "_WITHHELD_SECONDS", 0.3)
+    await world.load(1500)
+    first = live_load(world, honest=True)
+    assert (await first(order(first, *FAST))).honesty == "passed"
+    done = (await world.counts()).generated
+    other = live_load(world, honest=True, pace=ENDLESS)
+    trial = await other(order(other, *FAST, "--faults", OTHERWISE))
+    assert trial.outcome is Outcome.DISHONEST
+    assert trial.why == "it answers otherwise than the run's first engine"
+    assert "uncached" in trial.honesty, "the texts side by side"
+    assert (trial.kept, (await world.counts()).generated) == (0, done)
+    assert not other.checks.record, "it is no measure for others"
 
 
 async def test_a_runs_sample_holds_out_rows_that_the_search_does_not_see(world):
@@ -89,10 +212,9 @@ async def test_check_compares_with_the_run_and_leaves_its_reference(world, monke
     reference = unpack(await world.runs.reference(RunName("one"), b""))
     assert [probe.text for probe in reference] == [one["text"] for one in said["answers"]]
 
-    other = json.dumps({"dishonest": "always"})
     with pytest.raises(EngineError, match="answers otherwise") as refusal:
         await check.check(
-            settings, CheckOptions(gpu=None, run=RunName("one"), flags=("--faults", other))
+            settings, CheckOptions(gpu=None, run=RunName("one"), flags=("--faults", OTHERWISE))
         )
     assert refusal.value.exit_code == Exit.ENGINE
     assert not records(world.settings.state_dir)

@@ -163,6 +163,43 @@ async def test_a_search_that_tries_in_vain_ends_and_says_why(tmp_path):
     assert result.notes == ("The search ended early: x.",)
 
 
+class Paused(SimulatedServers):
+    """The run is paused after so many trials."""
+
+    after = 2
+
+    async def __call__(self, order):
+        if len(self.seen) == self.after:
+            return Trial(
+                Outcome.STOPPED, "Run r is paused.", fix="gen-producer resume r    (or: x)"
+            )
+        return await super().__call__(order)
+
+
+async def test_a_search_that_waits_for_a_person_ends_says_how_it_goes_on_and_does(tmp_path):
+    servers = Paused(Clock())
+    result = await round_of(tmp_path, servers, minutes=60).run()
+    assert (len(servers.seen), len(result.trials)) == (2, 1)
+    way = "First: gen-producer resume r (or: x); then the same command again goes on."
+    assert result.notes[0] == f"The search ended early: Run r is paused. {way}"
+    assert f"- {result.notes[0]}\n" in as_markdown(result, FACTS)
+    assert result.confirmed is None
+    assert any("confirmation ended early: Run r" in note for note in result.notes)
+    again = SimulatedServers(servers.clock)
+    then = await round_of(tmp_path, again, minutes=60, most_trials=2).run()
+    assert again.seen[0].setting.key not in {order.setting.key for order in servers.seen}
+    assert then.confirmed
+
+
+async def test_defaults_for_which_the_run_hands_nothing_out_name_the_way_out(tmp_path):
+    servers = Paused(Clock())
+    servers.after = 0
+    with pytest.raises(UsageError, match="defaults were not measured") as refusal:
+        await round_of(tmp_path, servers, minutes=60).run()
+    assert refusal.value.why == "Run r is paused."
+    assert refusal.value.fix.startswith("gen-producer resume r")
+
+
 class Improved(SimulatedServers):
     """Servers of which one setting has become faster."""
 
@@ -254,7 +291,9 @@ async def test_a_winner_that_does_not_hold_up_makes_no_profile(tmp_path):
     assert result.confirmed is False
     assert result.after == result.before
     assert profile_of_round(result, FACTS) is None
-    assert "did not beat the defaults" in as_markdown(result, FACTS)
+    text, running = as_markdown(result, FACTS), f"{result.baseline.running:,.0f}"
+    assert "did not beat the defaults" in text
+    assert f"| running | {running} | {running} |" in text, "it is not what was tuned"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.DISHONEST, Outcome.HUNG])
@@ -295,6 +334,46 @@ async def test_the_report_and_the_profile_tell_what_was_gained(tmp_path):
     import tomllib  # noqa: PLC0415
 
     assert profile_of(tomllib.loads(profile_text(profile))) == profile
+
+
+async def test_the_report_tells_of_each_parameter_what_it_was_and_what_it_is(tmp_path):
+    result = await round_of(tmp_path, SimulatedServers(Clock()), minutes=12).run()
+    told = {
+        one["name"]: (one["default"], one["tuned"]) for one in as_data(result, FACTS)["parameters"]
+    }
+    flags = dict(zip(result.winner.flags, result.winner.flags[1:], strict=False))
+    assert told["may run"] == (f"{result.baseline.max_running}", f"{result.winner.max_running}")
+    assert told["most in flight"][1] == f"{result.winner.window}"
+    assert told["`--disable-radix-cache`"] == ("off", "on")
+    assert told["`--max-running-requests`"] == ("-", flags["--max-running-requests"])
+    changed = {name.strip("`") for name in told if name.startswith("`")}
+    assert changed == {word for word in result.winner.flags if word.startswith("--")}
+    slow = replace(
+        result.winner, flags=("--chunked-prefill-size=16384", "--mem-fraction-static", "0.93")
+    )
+    slow = replace(slow, tokens_per_second=9e9, state_slots=266)
+    other = replace(
+        result, trials=(slow,), soak=(), baseline=replace(result.baseline, state_slots=245)
+    )
+    text = as_markdown(other, FACTS)
+    assert "| `--chunked-prefill-size` | 8192 | 16384 |" in text
+    assert "| `--mem-fraction-static` | 0.903 | 0.93 |" in text
+    assert "| state slots | 245 | 266 |" in text
+    blind = replace(other, space=replace(other.space, shape=None))
+    assert "| `--mem-fraction-static` | - | 0.93 |" in as_markdown(blind, FACTS)
+
+
+async def test_both_rates_of_a_report_are_of_the_same_trials(tmp_path):
+    """A request has 256 tokens here, in the search and in the confirmation alike."""
+    servers = SimulatedServers(Clock(), held_out=lambda _setting, rate: 0.8 * rate)
+    result = await round_of(tmp_path, servers, minutes=30).run()
+    assert result.confirmed
+    data = as_data(result, FACTS)
+    for when in ("before", "after"):
+        rate = data[f"{when}_tokens_per_second"]
+        assert data[f"requests_per_second_{when}"] == pytest.approx(rate / 256, rel=1e-3)
+    said = f"| requests/s | {result.before / 256:,.2f} | {result.after / 256:,.2f} |"
+    assert said in as_markdown(result, FACTS)
 
 
 @pytest.mark.parametrize(
