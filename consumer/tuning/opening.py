@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
@@ -12,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from common.errors import ConflictError, QueueError, UsageError
 from common.model import model_name
@@ -23,8 +26,9 @@ from common.redis_client import connect
 from consumer import start
 from consumer.engine.api import EngineSpec
 from consumer.engine.gpu import gpu_facts
+from consumer.engine.sglang_flags import installed_version
 from consumer.leases.rundata import read_manifest
-from consumer.tuning.cards import card_named
+from consumer.tuning.cards import GIB, card_named
 from consumer.tuning.model import read_shape
 from consumer.tuning.prompts import ASSUMED_OUTPUT, Sample, file_sample, random_sample, run_sample
 from consumer.tuning.round import LEARNT_ANSWERS
@@ -248,13 +252,19 @@ async def round_folder(
 ) -> Path:
     """Return the round's folder, held by this process until the end.
 
+    What was measured holds for this release of SGLang and this card: on others the same command
+    begins anew, and says so.
+
     Raises:
         ConflictError: another process runs this round.
     """
     what = (FORMAT, spec.model, spec.flags, options.gpu, options.run, options.prompts)
     rest = (options.live, options.allow_state_dtype, options.allow_kv_dtype, options.card)
-    digest = hashlib.sha256(repr((what, rest)).encode()).hexdigest()[:8]
-    folder = settings.state_dir / "tuning" / f"{model_name(spec.model)}-{digest}"
+    stem = f"{model_name(spec.model)}-{_digest((what, rest))}"
+    where = await asyncio.to_thread(_where, options.gpu)
+    folder = settings.state_dir / "tuning" / f"{stem}-{_digest(where)}"
+    if not folder.exists():
+        _say_anew(folder, stem, where)
     folder = private_folder(folder)
     file = open_private(folder / "lock")
     stack.callback(os.close, file)
@@ -272,6 +282,28 @@ async def round_folder(
         for name in ("journal.log", "spent.json", "answers.json"):
             (folder / name).unlink(missing_ok=True)
     return folder
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+
+
+def _where(gpu: int | None) -> str:
+    """Return the release and the card in words (asks NVML)."""
+    seen = gpu_facts(gpu) if gpu is not None else None
+    card = f"{seen.name}, {round(seen.total_bytes / GIB)} GiB" if seen else "an unknown card"
+    return f"SGLang {installed_version() or '(not installed)'} on {card}"
+
+
+def _say_anew(folder: Path, stem: str, where: str) -> None:
+    """Say so where the same command has a round of another release or card, or of unknown ones."""
+    if earlier := sorted(folder.parent.glob(f"{glob.escape(stem)}*")):
+        old = ", ".join(one.name for one in earlier)
+        click.echo(
+            f"begun anew, with {where}: what was measured with another release of SGLang or on"
+            f" another card does not count ({old} in {folder.parent})",
+            err=True,
+        )
 
 
 def _locked(file: int) -> bool:

@@ -141,6 +141,7 @@ async def _open(
     spec = base_spec(settings, options)
     counts = counter(settings, options, client)
     folder = await round_folder(settings, options, spec, stack)
+    spent = Spent(folder / "spent.json", options.clock)  # to read and render prompts takes minutes
     pace = options.pace or pace_for(options.minutes)
     sample = await sample_of(options, spec, store, await counts())
     checks = Checks(on=settings.honesty, random_weights=random_weights(options.flags))
@@ -148,7 +149,7 @@ async def _open(
     if answers.is_file():
         checks.record = unpack(answers.read_bytes())
     board = stack.enter_context(LiveBoard())
-    desk = _Desk(settings, options, spec, sample, pace, checks, board, folder)
+    desk = _Desk(settings, options, spec, sample, pace, checks, board, folder, spent)
     tried: Tried = desk.own_load()
     if options.live and options.run and client is not None and store is not None:
         tried = LiveLoad(
@@ -182,6 +183,7 @@ class _Desk:
     checks: Checks
     board: LiveBoard
     folder: Path
+    spent: Spent
 
     def own_load(self) -> OwnLoad:
         return OwnLoad(
@@ -204,7 +206,7 @@ class _Desk:
             space_of=space_maker(options, self.spec, self.sample),
             pace=self.pace,
             minutes=options.minutes,
-            spent=Spent(self.folder / "spent.json", options.clock),
+            spent=self.spent,
             clock=options.clock,
             board=self.board,
             start_seconds=self.settings.start_seconds,
