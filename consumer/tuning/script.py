@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from common.model import locate_model
 from consumer.engine.guard import KEY_VARIABLE
 from consumer.engine.launch import sglang_launch
-from consumer.engine.sglang_flags import flags_for
+from consumer.engine.sglang_flags import TEXT_ONLY, flags_for, newest_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +36,14 @@ def script(choice: Choice, version: str) -> str:
     """
     spec = replace(choice.spec, port=PORT, api_key="")
     model = spec.model if (path := locate_model(spec.model)) is None else str(path)
-    launch = sglang_launch(spec, model, flags_for(version, spec.flags))
+    flags = flags_for(version, spec.flags)
+    launch = sglang_launch(spec, model, flags)
     words = launch.argv[launch.argv.index("--model-path") :]
     head = [
         "#!/bin/sh",
         f"# SGLang {version or '(newest flag names)'} as gen-consumer would start it.",
         f"# {_origin(choice)}",
+        *_left_out(version, spec.flags, flags),
         "# Then, with the same key:",
         f"#   gen-consumer --url {spec.base_url} --model {shlex.quote(spec.model)}",
         "set -eu",
@@ -54,6 +56,25 @@ def script(choice: Choice, version: str) -> str:
     ]
     lines = ["exec python3 -m sglang.launch_server", *_lines(words), f'--api-key "${_KEY}"']
     return "\n".join([*head, " \\\n  ".join(lines)]) + "\n"
+
+
+def _left_out(version: str, wanted: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return comments on flags that the release does not know: the start is another without."""
+    known = {_name(word) for word in flags}
+    names = dict.fromkeys(_name(word) for word in wanted if word.startswith("--"))
+    lines = []
+    for name in (name for name in names if name not in known):
+        lines.append(f"# Left out: SGLang {version} does not know {name}.")
+        if name == TEXT_ONLY:
+            lines += [
+                "# gen-consumer's own start makes up for that. By hand room is kept back for",
+                "# pictures: fewer requests run at once, and fewer tokens are cached.",
+            ]
+    return lines
+
+
+def _name(word: str) -> str:
+    return newest_name(word.partition("=")[0])
 
 
 def _lines(words: Sequence[str]) -> list[str]:

@@ -17,7 +17,15 @@ from consumer.engine.gpu import GpuFacts
 from consumer.start import Options, engine_spec, profiled
 from consumer.tuning import choice
 from consumer.tuning.cards import card_named
-from consumer.tuning.choice import AUTO, NONE, Surroundings, choose_profile, with_profile, without
+from consumer.tuning.choice import (
+    AUTO,
+    NONE,
+    Choice,
+    Surroundings,
+    choose_profile,
+    with_profile,
+    without,
+)
 from consumer.tuning.commands import profile_json
 from consumer.tuning.memory import budget
 from consumer.tuning.profiles import (
@@ -77,6 +85,7 @@ def test_a_profile_survives_being_written(profile):
 def test_the_profile_of_model_card_and_release_is_taken_and_no_other():
     assert choose(ALL, hybrid(), "H200", "0.5.17").name == "h200-qwen3.6-27b"
     assert choose(ALL, hybrid(), "B200", "0.5.23").name == "b200-qwen3.6-27b-mtp"
+    in_fp8 = replace(hybrid(), weight_bytes=round(0.55 * hybrid().weight_bytes))
     for shape, card, version in (
         (hybrid(), "H200", "0.5.13"),
         (hybrid(), "H200", ""),
@@ -85,6 +94,8 @@ def test_the_profile_of_model_card_and_release_is_taken_and_no_other():
         (smol(), "H200", "0.5.17"),
         (None, "H200", "0.5.17"),
         (replace(hybrid(), parameters=4_000_000_000), "H200", "0.5.17"),
+        (in_fp8, "H200", "0.5.17"),
+        (in_fp8, "B200", "0.5.17"),
     ):
         assert choose(ALL, shape, card, version) is None
 
@@ -187,6 +198,11 @@ def test_a_file_that_is_no_profile_is_named_with_its_fault(tmp_path, text, why):
     assert why in refusal.value.why
 
 
+def with_older_name(folder) -> Choice:
+    """A start with a flag that was renamed."""
+    return Choice(spec(folder, flags=("--cuda-graph-max-bs-decode", "266")), None, "a test")
+
+
 def test_ranges_of_releases():
     assert in_range("0.5.17.post1", ">=0.5.14,<0.6")
     assert not in_range("0.6.0", ">=0.5.14,<0.6")
@@ -200,7 +216,17 @@ def test_the_printed_start_is_a_script_without_secrets(tmp_path):
     assert "the-secret" not in text
     assert "CUDA_VISIBLE_DEVICES=3" in text
     assert "--disable-radix-cache \\\n" in text
-    assert "--language-model-only" not in text  # 0.5.17 does not know it
+    start = text[text.index("exec ") :]
+    assert "--language-model-only" not in start
+    assert "# Left out: SGLang 0.5.17 does not know --language-model-only.\n" in text
+    assert "By hand room is kept back for" in text, "and so it is another start than ours"
+    assert "Left out" not in script(chosen, "0.5.18")
+    older = script(chosen, "0.5.14")
+    assert "# Left out: SGLang 0.5.14 does not know --min-free-slots-delay.\n" in older
+    assert "--cuda-graph-max-bs 266" in script(with_older_name(tmp_path), "0.5.13")
+    assert "Left out" not in script(with_older_name(tmp_path), "0.5.13"), (
+        "it has another name there"
+    )
     assert "--log-level 'a b'" in text
     path = tmp_path / "start.sh"
     path.write_text(text)
