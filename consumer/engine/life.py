@@ -137,9 +137,24 @@ class Life:
         with contextlib.suppress(EngineError):
             process = await self._spawn
             await process.end(grace_seconds)
-            await memory_freed(
+            freed = await memory_freed(
                 self._spec.gpu, baseline_bytes=self._baseline_bytes, seconds=_MEMORY_SECONDS
             )
+            if not freed:
+                await self._say_not_freed()
+
+    async def _say_not_freed(self) -> None:
+        """Say that the next engine finds less memory than this one did, and how much is taken."""
+        gpu, before = self._spec.gpu, self._baseline_bytes or 0
+        facts = await asyncio.to_thread(gpu_facts, gpu) if gpu is not None else None
+        log.warning(
+            "engine.memory_not_freed",
+            gpu=gpu,
+            used_mib=facts.used_bytes >> 20 if facts else None,
+            before_mib=before >> 20,
+            seconds=_MEMORY_SECONDS,
+            fix="nvidia-smi    shows which process still holds it",
+        )
 
     async def _start(self) -> EngineProcess:
         launch = await asyncio.to_thread(self._engine.launch, self._spec)
