@@ -39,6 +39,8 @@ OWNERS = {
     "torch": ("common/training.py",),
     "transformers": ("common/tokens.py",),
 }
+SLEEPS = {"time.sleep", "asyncio.sleep"}
+SLEEPLESS = {"asyncio.sleep(0)"}  # only lets others have their turn
 FORBIDDEN = {"pickle", "dill", "marshal", "shelve", "yaml"}
 
 
@@ -139,10 +141,17 @@ def test_no_function_outgrows_its_room(path):
 
 @pytest.mark.parametrize("path", TESTS, ids=relative)
 def test_tests_wait_for_signals_and_do_not_sleep(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep":
-            line = path.read_text(encoding="utf-8").splitlines()[node.lineno - 1]
-            assert "# poll:" in line, f"{relative(path)}:{node.lineno} sleeps without a reason"
+    """``# poll:`` marks a pause between two looks, ``# lasts:`` what itself takes so long."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.ImportFrom):
+            assert "sleep" not in {alias.name for alias in node.names}, f"{relative(path)} hides it"
+        if isinstance(node, ast.Call) and ast.unparse(node) in SLEEPLESS:
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SLEEPS:
+            line = lines[node.lineno - 1]
+            reason = "# poll: " in line or "# lasts: " in line
+            assert reason, f"{relative(path)}:{node.lineno} sleeps without a reason"
 
 
 def test_each_guarantee_names_a_test_that_exists():

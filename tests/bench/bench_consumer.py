@@ -62,7 +62,7 @@ async def bench(items: int, in_flight: int, folder: Path, redis_url: str, store:
 
         async def watch() -> None:
             while True:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)  # poll: how many are in flight
                 meter.in_flight.append(len((await fake_state(engine))["running"]))
 
         watching = asyncio.create_task(watch())

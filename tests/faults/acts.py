@@ -57,7 +57,7 @@ class Acts:
             for name, member in list(self.crew.members.items()):
                 if not name.startswith("load") and not self._busy[name].locked():
                     self._revive(name, member)
-            await asyncio.sleep(NANNY_SECONDS)
+            await asyncio.sleep(NANNY_SECONDS)  # poll: what ended by itself
 
     def _revive(self, name: str, member: Member) -> None:
         code = member.code
@@ -77,7 +77,7 @@ class Acts:
     async def _consumer_stop(self, victim: str, seconds: float) -> None:
         member = self.crew.members[victim]
         member.signal(signal.SIGSTOP)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         member.signal(signal.SIGCONT)
 
     async def _consumer_term(self, victim: str, seconds: float) -> None:
@@ -91,7 +91,7 @@ class Acts:
         code = await member.ended()
         if code not in STOPPED | UNREACHED:
             self.problems.append(f"{victim} ended with {code}:\n{member.last_words()}")
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         self.start(victim)
 
     async def _engine_kill(self, victim: str, _: float) -> None:
@@ -104,7 +104,7 @@ class Acts:
         for engine in engines:
             with suppress(psutil.Error):
                 engine.suspend()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         for engine in engines:
             with suppress(psutil.Error):
                 engine.resume()
@@ -116,7 +116,7 @@ class Acts:
 
     async def _redis_kill(self, _: str, seconds: float) -> None:
         await self._kill_redis()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         await asyncio.to_thread(self.stage.redis.start)
 
     async def _kill_redis(self) -> None:
@@ -127,13 +127,13 @@ class Acts:
     async def _redis_hole(self, victim: str, seconds: float) -> None:
         link = self.stage.links[victim]
         link.black_hole(on=True)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         link.black_hole(on=False)
 
     async def _redis_slow(self, victim: str, seconds: float) -> None:
         link = self.stage.links[victim]
         link.latency_seconds, link.bytes_per_second = SLOW_SECONDS, SLOW_BYTES
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         link.latency_seconds, link.bytes_per_second = 0.0, 0
 
     async def _redis_cut(self, victim: str, _: float) -> None:
@@ -146,7 +146,7 @@ class Acts:
 
     async def _s3_error(self, name: str, seconds: float) -> None:
         self.stage.s3.fail(name)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         self.stage.s3.mend()
 
     _s3_reset, _s3_lost, _s3_slow = _s3_error, _s3_error, _s3_error
@@ -159,7 +159,7 @@ class Acts:
         await self._kill_redis()
         for name in SERVICES:
             await self.crew.members[name].ended()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the fault
         early = random.sample(SERVICES, 2)  # these find no Redis, and come again
         for name in early:
             self.start(name)

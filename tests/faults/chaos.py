@@ -115,7 +115,7 @@ class Play:
         """Load; the first tries are killed."""
         for n, seconds in enumerate(kills_of_the_load(self.seed, 2)):
             killed = self.crew.start(f"load-{n}", *self.load(), GENQ_REDIS_URL=self.redis_url)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)  # lasts: a load, until it is killed
             killed.signal(9)
             await killed.ended()
         last = self.crew.start("load", *self.load(), GENQ_REDIS_URL=self.redis_url)

@@ -65,7 +65,7 @@ class Sampler:
                         self._take(run_counts(self.run, await scripts.call("sample")))
                     except QueueError:
                         self.away += 1
-                await asyncio.sleep(SAMPLE_SECONDS)
+                await asyncio.sleep(SAMPLE_SECONDS)  # poll: samples, at any moment of the run
 
     def _take(self, counts: RunCounts) -> None:
         before, self.newest = self.newest, counts
@@ -97,7 +97,7 @@ class Looker:
                     self.looks += 1
                     async with self.still:
                         self.requeued += await asyncio.to_thread(self._requeue, client)
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)  # poll: as a cron job does
 
     def _info(self, client: redis.Redis) -> None:
         """Do what `rq info` does: clean, then count."""

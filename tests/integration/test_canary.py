@@ -57,7 +57,7 @@ async def test_of_a_crowd_of_consumers_none_overshoots_and_no_race_holds_it_twic
             if not leased:
                 return finished
             for one in leased:
-                await asyncio.sleep(chance.random() / 10)
+                await asyncio.sleep(chance.random() / 10)  # lasts: an answer
                 finished += 1
                 failed = Failure(one.item, one.token, Verdict.EMPTY, "no text", charged=True)
                 async with calls:

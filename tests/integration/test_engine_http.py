@@ -98,7 +98,7 @@ async def test_a_connection_that_dies_while_kept_alive_does_not_send_a_post_twic
 
 async def test_the_deadline_ends_a_call_that_gets_no_answer():
     async def answer(reader, writer):
-        await asyncio.sleep(30)
+        await asyncio.sleep(30)  # lasts: an answer, longer than anybody waits
 
     async with server(answer) as (http, _):
         reply = await http.post("/generate", {}, 0.1)
@@ -111,7 +111,7 @@ async def test_closing_ends_the_calls_in_progress_and_refuses_new_ones():
 
     async def answer(reader, writer):
         started.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(30)  # lasts: an answer, longer than anybody waits
 
     async with server(answer) as (http, _):
         call = asyncio.create_task(http.post("/generate", {}, 60))

@@ -63,7 +63,7 @@ async def gone(tree, seconds=20.0):
     deadline = time.monotonic() + seconds
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree):
         assert time.monotonic() < deadline, [p for p in tree if p.is_running()]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # poll: processes of nobody here
 
 
 @pytest.mark.row("B10")

@@ -199,4 +199,4 @@ async def until(spec, condition):
         while True:
             if condition(await fake_state(spec)):
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # poll: a state that changes every millisecond

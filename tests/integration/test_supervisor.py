@@ -18,6 +18,7 @@ from consumer.engine.process import log_path, port_free, session_members
 from consumer.engine.states import EngineState as S
 from consumer.engine.supervisor import Signals, StartBudget, Supervisor, UnfitError
 from tests.support.fake_engine import FakeSglang, fake_spec, fake_state, running_fake, set_faults
+from tests.support.servers import eventually
 
 BUDGET = StartBudget(
     start_seconds=20,
@@ -320,8 +321,7 @@ async def test_a_server_of_somebody_else_is_used_and_left_running(tmp_path):
 
 
 async def until_running(it, count):
-    async with asyncio.timeout(20):
-        while True:
-            if len((await fake_state(it.supervisor.spec))["running"]) >= count:
-                return
-            await asyncio.sleep(0.01)
+    async def enough():
+        return len((await fake_state(it.supervisor.spec))["running"]) >= count
+
+    await eventually(enough, 20)

@@ -175,7 +175,7 @@ class Proxy:
 
     async def _delay(self) -> None:
         if self.latency_seconds:
-            await asyncio.sleep(self.latency_seconds)
+            await asyncio.sleep(self.latency_seconds)  # lasts: the way there or back
         await self._through.wait()
 
     async def _send(self, link: _Link, data: bytes) -> None:
@@ -186,7 +186,7 @@ class Proxy:
             await link.client.drain()
             link.answered += len(piece)
             if self.bytes_per_second:
-                await asyncio.sleep(1 / TRICKLE_STEPS)
+                await asyncio.sleep(1 / TRICKLE_STEPS)  # lasts: a piece on a slow line
 
     async def _run(
         self, started: threading.Event, stop: asyncio.Event, listener: socket.socket | None

@@ -80,7 +80,7 @@ async def eventually(condition: Callable[[], Any | Awaitable[Any]], seconds: flo
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition} = {value!r}"
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)  # poll: this is the waiting that tests use
 
 
 def eventually_sync(condition: Callable[[], Any], seconds: float = 10.0) -> Any:

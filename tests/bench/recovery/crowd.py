@@ -63,7 +63,8 @@ async def _until_leased_again(queue: PromptQueue, crowd: Crowd) -> None:
             if got and not again:
                 crowd.first_seconds = time.monotonic() - died
             again += len(got)
-            await asyncio.sleep(0 if got else LEASE_SECONDS)
+            pause = 0 if got else LEASE_SECONDS
+            await asyncio.sleep(pause)  # poll: for items, as a consumer does
         reaping.cancel()
 
     await asyncio.gather(*(survive(n) for n in range(SURVIVORS)))
@@ -77,5 +78,5 @@ async def _reap(queue: PromptQueue) -> None:
 
 async def _for_ever(call: Callable[[], object], seconds: float) -> None:
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # lasts: the rhythm of a service
         await call()

@@ -174,7 +174,7 @@ class Meter:
             for name in CONSUMERS:
                 await asyncio.to_thread(self._read, name)
             self.history.append((time.monotonic(), self.total))
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)  # poll: the engines' counters
 
     def _read(self, name: str) -> None:
         for record in records(self.crew.members[name].folder / "state").values():

@@ -167,19 +167,20 @@ class Consumer:
         await asyncio.gather(*rhythms)
 
     async def _every(self, seconds, call, until) -> None:
-        await asyncio.sleep(self._dice.random() * seconds)
+        await asyncio.sleep(self._dice.random() * seconds)  # lasts: until its turn
         while time.monotonic() < until:
             began = time.monotonic()
             await call()
-            await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
+            left = max(0.0, seconds - (time.monotonic() - began))
+            await asyncio.sleep(left)  # lasts: the rhythm of a consumer
 
     async def _answer(self, until) -> None:
         while (now := time.monotonic()) < until:
             due = self._due[0][0] if self._due else now + 1.0
             if due > now:
-                await asyncio.sleep(min(due, until) - now)
+                await asyncio.sleep(min(due, until) - now)  # lasts: an answer
                 continue
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(GATHER_SECONDS)  # lasts: until a call is worth it
             await self._complete()
             await self._lease(self._times.fresh)
 
@@ -244,7 +245,7 @@ class Consumer:
 async def watch_lag(counted: Counted, until: float) -> None:
     while time.monotonic() < until:
         began = time.monotonic()
-        await asyncio.sleep(LAG_EVERY_SECONDS)
+        await asyncio.sleep(LAG_EVERY_SECONDS)  # lasts: what is measured
         counted.lag.add(time.monotonic() - began - LAG_EVERY_SECONDS)
 
 

@@ -38,12 +38,12 @@ class Sink:
                 await self._store(batch)
                 batch = []
             elif not entries:
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)  # poll: the stream, as a sink does
         if batch:
             await self._store(batch)
 
     async def _store(self, batch) -> None:
-        await asyncio.sleep(self._plan.put_seconds)
+        await asyncio.sleep(self._plan.put_seconds)  # lasts: a PUT
         new = 0
         for start in range(0, len(batch), 100):  # a call of the script each, as commit() makes them
             call = partial(self._stream.commit, batch[start : start + 100])
@@ -54,4 +54,4 @@ class Sink:
         while time.monotonic() < until:
             while (await self._counted.timed("reap", self._queue.reap)).more:
                 pass
-            await asyncio.sleep(REAP_SECONDS)
+            await asyncio.sleep(REAP_SECONDS)  # lasts: the rhythm of a sink
