@@ -45,6 +45,7 @@ LOCK_LOST = LockError  # what a lock's renewal raises where somebody else has it
 CONNECT_SECONDS = 5.0
 # Longer than any script of ours may run, and than any BLOCK of ours.
 ANSWER_SECONDS = 10.0
+_NO_CONNECTION = "connecting to"  # in the client library's words, where none was made
 _HARMLESS = "#!lua flags=no-writes\nreturn 1"
 _SCHEMES = ("redis", "rediss", "unix")
 _HIDDEN = "(the URL is not shown)"
@@ -233,11 +234,18 @@ async def append_fsync(client: redis.asyncio.Redis) -> str:
         return ""
 
 
-def _about_tls(url: str) -> str:
-    """Return a hint: one end's TLS and the other's lack of it look like silence to both."""
+def _way_there(url: str, words: str) -> str:
+    """Return how to reach a server: one end's TLS without the other's looks like silence to both.
+
+    A server that wants TLS takes a plain connection, and ends it. Where none was made, as at a dead
+    port, TLS is not what is missing.
+    """
+    start = f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}."
     if url.startswith("rediss:"):
-        return " If it has no TLS: redis:// instead of rediss://."
-    return " If it wants TLS: rediss:// instead of redis://." if url.startswith("redis:") else ""
+        return f"{start} If it has no TLS: redis:// instead of rediss://."
+    if url.startswith("redis:") and _NO_CONNECTION not in words:
+        return f"If it wants TLS: rediss:// instead of redis://. Else: {start}"
+    return start
 
 
 def explain(error: BaseException, settings: Settings) -> QueueError:
@@ -251,7 +259,6 @@ def explain(error: BaseException, settings: Settings) -> QueueError:
         return QueueAwayError(
             f"Redis at {url} cannot be reached.",
             why=why,
-            fix=f"Start it (redis-server, valkey-server), or set {names_of('redis_url')[0]}."
-            + _about_tls(url),
+            fix=_way_there(url, str(error)),
         )
     return QueueError(f"Redis at {url} refused.", why=why)

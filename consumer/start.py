@@ -192,6 +192,8 @@ async def serve(
         runs = Runs(redis, settings.limits())
         if options.burst:
             await _refuse_unknown(runs, options.runs)
+        if spec.url is None:  # what cannot be launched at all is said here, as what it is
+            await asyncio.to_thread(engine.launch, spec)
         reporter = (
             Reporter(worker)
             if worker is not None

@@ -74,7 +74,9 @@ def error_in(answer: BaseHTTPResponse) -> Exception:
         return ServerError(f"server failed with HTTP status code {answer.status}", answer.status)
 
 
-def refusal(error: BaseException, *, verb: str, key: str, url: str, endpoint: str) -> StoreError:
+def refusal(
+    error: BaseException, *, verb: str, key: str, url: str, endpoint: str, region: str
+) -> StoreError:
     """Return the error of ours that says what failed, why, and the way out."""
     where = f"{url}/{key}"
     code = (error.code or "") if isinstance(error, S3Error) else ""
@@ -84,7 +86,7 @@ def refusal(error: BaseException, *, verb: str, key: str, url: str, endpoint: st
     return kind(
         f"Cannot {verb} {where}.",
         why=f"{endpoint}: {_reason(error)}",
-        fix=_way_out(error, code, bucket=url.split("/")[2], endpoint=endpoint),
+        fix=_way_out(error, code, bucket=url.split("/")[2], endpoint=endpoint, region=region),
     )
 
 
@@ -105,7 +107,7 @@ def _reason(error: BaseException) -> str:
     return re.sub(r"^\w+\(host=[^)]*\): ", "", str(error)) or type(error).__name__
 
 
-def _way_out(error: BaseException, code: str, *, bucket: str, endpoint: str) -> str:
+def _way_out(error: BaseException, code: str, *, bucket: str, endpoint: str, region: str) -> str:
     if isinstance(error, NoCredentialsError):
         names = (names_of("s3_access_key")[-1], names_of("s3_secret_key")[-1])
         return "Name them: export " + " ".join(f"{name}=..." for name in names)
@@ -118,7 +120,8 @@ def _way_out(error: BaseException, code: str, *, bucket: str, endpoint: str) -> 
     if code in _TOKEN:
         return f"Renew the session, and its {_key('s3_session_token')}."
     remedies = {
-        "NoSuchBucket": f"Create it (aws s3 mb s3://{bucket}), or correct {_place('store')}.",
+        "NoSuchBucket": f"Correct {_place('store')}, or create it: aws s3 mb s3://{bucket}"
+        f" --region {region} --endpoint-url {endpoint}",
         "AccessDenied": f"Check {_key('s3_access_key')}; it needs the rights to get, put, list and"
         " delete there.",
         "InvalidAccessKeyId": f"Check {_key('s3_access_key')}.",

@@ -299,7 +299,8 @@ class S3Store:
         raise AssertionError("stamina ends with an answer or an error")
 
     def _refusal(self, verb: str, key: str, error: BaseException) -> StoreError:
-        return refusal(error, verb=verb, key=key, url=self.url, endpoint=self.endpoint)
+        where = {"url": self.url, "endpoint": self.endpoint, "region": self._region}
+        return refusal(error, verb=verb, key=key, **where)
 
 
 def _is_refusal(status: int) -> bool:

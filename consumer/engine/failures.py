@@ -98,7 +98,7 @@ KNOWN = (
     _known(
         r"address already in use|error while attempting to bind|couldn't bind",
         "Another process has the engine's port.",
-        "Choose another with --port, or end the process that listens there.",
+        "Start gen-consumer again: it takes a port that is free then.  Who has this one: ss -ltnp",
     ),
     _known(
         r"No space left on device",

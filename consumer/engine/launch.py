@@ -151,7 +151,7 @@ def refuse_reserved(flags: tuple[str, ...]) -> None:
             raise UsageError(
                 f"{name} cannot be passed to the engine.",
                 why="The consumer sets model, address and key itself.",
-                fix="Use --model and --port of gen-consumer.",
+                fix="Leave it out. A model: gen-consumer --model NAME; your own server: --url URL",
             )
 
 

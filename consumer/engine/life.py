@@ -49,12 +49,18 @@ class EngineDownError(Exception):
     """An engine came to its end, or was found unfit."""
 
     def __init__(
-        self, reason: str, *, failure: KnownFailure | None = None, words: str = ""
+        self, reason: str, *, failure: KnownFailure | None = None, words: str = "", fix: str = ""
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.failure = failure
         self.words = words
+        self.fix = failure.fix if failure else fix
+
+    @classmethod
+    def of(cls, error: EngineError) -> EngineDownError:
+        """Return the end that an error was, of an engine that may be worth another start."""
+        return cls(error.what.rstrip("."), words=error.why, fix=error.fix)
 
 
 class UnfitError(EngineError):
@@ -166,7 +172,7 @@ class Life:
         try:
             return await asyncio.shield(self._spawn)
         except EngineError as error:
-            raise EngineDownError(error.what, words=error.why) from error
+            raise EngineDownError.of(error) from error
 
     async def _ready(self, exit_: asyncio.Task[EngineDownError]) -> bool:
         asking = asyncio.create_task(self._engine.ready(self.http))

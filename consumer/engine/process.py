@@ -48,9 +48,10 @@ class EngineProcess:
         """
         if not await port_free(spec.host, spec.port, seconds=0.0):
             raise EngineError(
-                f"Port {spec.port} on {spec.host} is taken; the engine cannot listen there.",
-                why=f"See who has it: ss -ltnp 'sport = :{spec.port}'",
-                fix="End that process, or choose another port: --port 0 takes a free one.",
+                f"Port {spec.port} on {spec.host} is taken.",
+                why="Another process listens there, so that the engine cannot.",
+                fix="Start gen-consumer again: it takes a port that is free then."
+                f"  Who has this one: ss -ltnp 'sport = :{spec.port}'",
             )
         command = (sys.executable, "-I", "-S", guard.__file__, str(log_path(spec)), str(LOG_BYTES))
         try:

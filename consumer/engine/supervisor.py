@@ -245,7 +245,7 @@ class Supervisor:
         except UnfitError:
             raise
         except EngineError as error:  # it does not answer: worth another start
-            raise EngineDownError(error.what, words=error.why) from error
+            raise EngineDownError.of(error) from error
 
     async def _to(self, state: EngineState) -> None:
         self.state = transition(self.state, state)
@@ -266,9 +266,10 @@ class Supervisor:
         failed = self._loop.in_a_row
         times = f" {failed} times in a row" if failed > 1 else ""
         cause = f"{down.failure.cause}\n" if down.failure else ""
-        fix = down.failure.fix if down.failure else f"Read its log: {_log(self.spec)}"
         return EngineError(
-            f"The engine failed{times}: {down.reason}.", why=f"{cause}{down.words}".strip(), fix=fix
+            f"The engine failed{times}: {down.reason}.",
+            why=f"{cause}{down.words}".strip(),
+            fix=down.fix or f"Read its log: {_log(self.spec)}",
         )
 
 

@@ -1,9 +1,10 @@
-"""What the fault tests of the store share."""
+"""What the fault tests of the store share, and those of messages."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.faults.typist import Typist
 from tests.support.forge import running_forge
 from tests.support.s3_proxy import s3_proxy
 
@@ -20,3 +21,18 @@ def store_proxy(s3_server):
     """The session's S3 server behind a proxy that fails as it is told."""
     with s3_proxy(s3_server) as made:
         yield made
+
+
+@pytest.fixture
+def type_in(service_env, tmp_path, monkeypatch, capsys):
+    """A shell in a folder with data sets, good and bad."""
+    texts = {
+        "rows": '{"prompt":"a"}\n{"prompt":"b"}\n',
+        "other": '{"prompt":"a"}\n{"prompt":"c"}\n',
+        "bad": '{"prompt":"a"}\n{"prompt":\n',
+        "empty": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "small.gguf").touch()
+    return Typist(service_env, tmp_path, monkeypatch, capsys)

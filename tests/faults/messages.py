@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from common.errors import Exit
+from common.errors import (
+    ConflictError,
+    EngineError,
+    GenqError,
+    InputError,
+    QueueAwayError,
+    QueueError,
+    RunClosedError,
+    StoreAwayError,
+    StoreError,
+    UsageError,
+)
 
 MODEL = "--model m"
 LOADED = f"gen-producer load rows.jsonl {MODEL} --run one"
@@ -14,7 +25,7 @@ LOADED = f"gen-producer load rows.jsonl {MODEL} --run one"
 class Case:
     name: str
     line: str
-    code: Exit
+    kind: type[GenqError]
     text: str
     before: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -26,7 +37,7 @@ CASES = (
     Case(
         "no model",
         "gen-producer load rows.jsonl",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: No model is named.\n"
             "  A run's completions all come from one model.\n"
@@ -36,7 +47,7 @@ CASES = (
     Case(
         "no store",
         LOADED,
-        Exit.USAGE,
+        UsageError,
         (
             "Error: No object storage is named.\n"
             "  store comes from GENQ_STORE.\n"
@@ -47,7 +58,7 @@ CASES = (
     Case(
         "store by http",
         LOADED,
-        Exit.USAGE,
+        UsageError,
         (
             "Error: 'http://HOST/bucket/pre' is not a place in object storage.\n"
             "  store comes from GENQ_STORE.\n"
@@ -59,7 +70,7 @@ CASES = (
     Case(
         "unknown setting",
         "gen-producer status",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: GENQ_STORES is not a setting: did you mean GENQ_STORE?\n"
             "  It is set in the environment, and nothing reads it.\n"
@@ -70,7 +81,7 @@ CASES = (
     Case(
         "name of a run",
         f"gen-producer load rows.jsonl {MODEL} --run One!",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: 'One!' cannot name a run.\n"
             "  A name has 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'.\n"
@@ -80,7 +91,7 @@ CASES = (
     Case(
         "no such run in Redis",
         "gen-producer pause nosuch",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: There is no run nosuch in Redis.\n"
             "  It was never loaded there, or Redis lost it.\n"
@@ -92,7 +103,7 @@ CASES = (
     Case(
         "nobody to ask",
         "gen-producer cancel one",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: Run one is not cancelled: nobody can be asked.\n"
             "  Standard input is no terminal.\n"
@@ -104,7 +115,7 @@ CASES = (
     Case(
         "no model for an engine",
         "gen-consumer --gpu 0",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: No model was named.\n"
             "  Neither --model nor GENQ_MODEL is set.\n"
@@ -114,13 +125,13 @@ CASES = (
     Case(
         "no such file",
         f"gen-producer load nosuch.jsonl {MODEL}",
-        Exit.INPUT,
+        InputError,
         ("Error: nosuch.jsonl cannot be read.\n  No such file or directory\n  ls -l ."),
     ),
     Case(
         "a row that is no JSON",
         f"gen-producer load bad.jsonl {MODEL}",
-        Exit.INPUT,
+        InputError,
         (
             "Error: bad.jsonl:2: invalid JSON (unexpected end of data).\n"
             "  1 rows before it can be used. Nothing was stored or queued.\n"
@@ -130,7 +141,7 @@ CASES = (
     Case(
         "an empty data set",
         f"gen-producer load empty.jsonl {MODEL}",
-        Exit.INPUT,
+        InputError,
         (
             "Error: The data set holds no row that can be used.\n"
             "  It is empty.\n"
@@ -140,7 +151,7 @@ CASES = (
     Case(
         "a data set by http",
         f"gen-producer load http://example.org/rows.jsonl {MODEL}",
-        Exit.INPUT,
+        InputError,
         (
             "Error: http://example.org/rows.jsonl cannot be read.\n"
             "  Known places: a file, a folder, a glob, -, s3://..., hf://...\n"
@@ -150,7 +161,7 @@ CASES = (
     Case(
         "no such run",
         "gen-producer status nosuch",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: There is no run nosuch in Redis or s3://genq-tests/ID.\n"
             "  s3://genq-tests/ID/nosuch/run.json is not there.\n"
@@ -161,7 +172,7 @@ CASES = (
     Case(
         "no such run in storage",
         "gen-producer verify nosuch",
-        Exit.USAGE,
+        UsageError,
         (
             "Error: There is no run nosuch in s3://genq-tests/ID.\n"
             "  s3://genq-tests/ID/nosuch/run.json is not there.\n"
@@ -172,19 +183,18 @@ CASES = (
     Case(
         "Redis is not there",
         "gen-producer status",
-        Exit.QUEUE,
+        QueueAwayError,
         (
             "Error: Redis at redis://HOST/0 cannot be reached.\n"
             "  The address comes from GENQ_REDIS_URL: Error 111 ...\n"
-            "  Start it (redis-server, valkey-server), or set GENQ_REDIS_URL. If it wants "
-            "TLS: rediss:// instead of redis://."
+            "  Start it (redis-server, valkey-server), or set GENQ_REDIS_URL."
         ),
         env={"GENQ_REDIS_URL": "redis://127.0.0.1:1/0"},
     ),
     Case(
         "Redis evicts",
         LOADED,
-        Exit.QUEUE,
+        QueueError,
         (
             "Error: Redis at redis://HOST/0 would throw prompts away.\n"
             "  maxmemory-policy is allkeys-lru: under memory pressure it deletes keys.\n"
@@ -195,18 +205,19 @@ CASES = (
     Case(
         "no such bucket",
         "gen-sink --burst",
-        Exit.STORE,
+        StoreError,
         (
             "Error: Cannot write s3://nosuch/x/.genq-probe/ID-a.\n"
             "  http://HOST: NoSuchBucket: The specified bucket does not exist\n"
-            "  Create it (aws s3 mb s3://nosuch), or correct GENQ_STORE."
+            "  Correct GENQ_STORE, or create it: aws s3 mb s3://nosuch --region us-east-1"
+            " --endpoint-url http://HOST"
         ),
         env={"GENQ_STORE": "s3://nosuch/x"},
     ),
     Case(
         "the store is not there",
         "gen-sink --burst",
-        Exit.STORE,
+        StoreAwayError,
         (
             "Error: Cannot write s3://genq-tests/ID/.genq-probe/ID-a.\n"
             "  http://HOST: Failed to establish a new connection: [Errno 111] Connection "
@@ -218,7 +229,7 @@ CASES = (
     Case(
         "a wrong key",
         "gen-sink --burst",
-        Exit.STORE,
+        StoreError,
         (
             "Error: Cannot write s3://genq-tests/ID/.genq-probe/ID-a.\n"
             "  http://HOST: SignatureDoesNotMatch: The request signature we calculated does "
@@ -230,7 +241,7 @@ CASES = (
     Case(
         "no such model file",
         "gen-consumer --engine llamacpp --model /nosuch.gguf",
-        Exit.ENGINE,
+        EngineError,
         (
             "Error: /nosuch.gguf is not there.\n"
             "  llama.cpp serves one GGUF file of this machine.\n"
@@ -238,9 +249,19 @@ CASES = (
         ),
     ),
     Case(
+        "a flag that the consumer sets itself",
+        "gen-consumer --engine llamacpp --model small.gguf -- --port 1",
+        UsageError,
+        (
+            "Error: --port cannot be passed to the engine.\n"
+            "  The consumer sets model, address and key itself.\n"
+            "  Leave it out. A model: gen-consumer --model NAME; your own server: --url URL"
+        ),
+    ),
+    Case(
         "other rows",
         f"gen-producer load other.jsonl {MODEL} --run one",
-        Exit.CONFLICT,
+        ConflictError,
         (
             "Error: Run one was loaded with other rows.\n"
             "  Row 2 is another (other.jsonl:2): messages[0].content (1 characters -> 1 "
@@ -254,7 +275,7 @@ CASES = (
     Case(
         "other settings",
         "gen-producer load rows.jsonl --model m2 --run one",
-        Exit.CONFLICT,
+        ConflictError,
         (
             "Error: Run one was loaded with other settings.\n"
             "  model: was m, now m2\n"
@@ -267,7 +288,7 @@ CASES = (
     Case(
         "a run that is over",
         "gen-producer pause one",
-        Exit.CONFLICT,
+        RunClosedError,
         (
             "Error: Run one cannot be paused: it is cancelled.\n"
             "  What was queued was dropped; what was committed is there.\n"

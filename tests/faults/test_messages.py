@@ -8,82 +8,31 @@ the test's folder, HOST an address with its port, ID a random name, DATE a momen
 from __future__ import annotations
 
 import asyncio
-import importlib
 import re
-import shlex
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 import redis
 import structlog
 
-from common.errors import EngineError, Exit, UsageError
+from common import errors
+from common.errors import EngineError, Exit, GenqError, UsageError
 from common.ids import RunName
 from common.objectstore import RunPaths
 from consumer.engine.supervisor import StartBudget
 from consumer.sink.service import SinkService
 from deploy.embedded import free_ports
 from tests.faults.messages import CASES, LOADED, Case
+from tests.faults.typist import message
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake
-from tests.support.servers import eventually
+from tests.support.fleet import Fleet
+from tests.support.servers import eventually, eventually_sync
 from tests.support.sinks import load_job, local_lab
 
-MAINS = {
-    "gen-producer": "producer.cli",
-    "gen-sink": "consumer.sink.cli",
-    "gen-consumer": "consumer.cli",
-}
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Data sets, good and bad."""
-    texts = {
-        "rows": '{"prompt":"a"}\n{"prompt":"b"}\n',
-        "other": '{"prompt":"a"}\n{"prompt":"c"}\n',
-        "bad": '{"prompt":"a"}\n{"prompt":\n',
-        "empty": "",
-    }
-    for name, text in texts.items():
-        (tmp_path / f"{name}.jsonl").write_text(text)
-    return tmp_path
-
-
-@pytest.fixture
-def type_in(service_env, folder, monkeypatch, capsys):
-    """Run a command line in this process; return its exit code and what it said on stderr."""
-
-    def run(line: str, **env: str) -> tuple[int, str]:
-        words = shlex.split(line)
-        with monkeypatch.context() as patch:
-            for name, value in {**service_env, "GENQ_WAIT_SECONDS": "0", **env}.items():
-                patch.setenv(name, value)
-            patch.chdir(folder)
-            patch.setattr(sys, "argv", words)
-            capsys.readouterr()
-            with pytest.raises(SystemExit) as ended:
-                importlib.import_module(MAINS[words[0]]).main()
-        return int(ended.value.code or 0), capsys.readouterr().err
-
-    return run
-
-
-def message(said: str) -> str:
-    """Return the message at the end of stderr, without what belongs to this machine."""
-    text = said[said.index("Error: ") :]
-    for pattern, word in (
-        (r"127\.0\.0\.1:\d+", "HOST"),
-        (r"\.genq-probe/[0-9a-f]{16}", ".genq-probe/ID"),
-        (r"genq-tests/t[0-9a-f]{12}", "genq-tests/ID"),
-        (r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "DATE"),
-        (r" connecting to HOST\. .*", " ..."),  # differs by the system
-        (r" +\(or name it \w+\)", ""),  # the nearest setting
-    ):
-        text = re.sub(pattern, word, text)
-    return text.rstrip("\n")
+TESTS = Path(__file__).parents[1]
+OPERATIONS = TESTS.parent / "docs" / "operations.md"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -98,7 +47,8 @@ def test_a_message_says_what_why_and_the_way_out(case: Case, type_in, redis_url,
             code, said = type_in(case.line, **env)
         finally:
             client.config_set("maxmemory-policy", "noeviction")
-    assert (code, message(said)) == (case.code, case.text)
+    assert (code, message(said)) == (case.kind.exit_code, case.text)
+    assert [type(error) for error in type_in.shown] == [case.kind]
     assert "Traceback" not in said
     if case.then:
         assert case.then in case.text
@@ -225,16 +175,63 @@ async def test_a_server_that_does_not_answer_is_named_and_waited_for(
     assert url in refusal.value.fix
 
 
-def test_every_exit_code_is_documented_and_provoked():
-    elsewhere = {
-        Exit.DONE,
-        Exit.BUG,  # unit/test_cliutil.py
-        Exit.DEAD_LETTERS,  # above
-        Exit.VERIFY,  # above
-        Exit.INTERRUPTED,  # integration/test_consumer_process.py
-        Exit.TERMINATED,  # the same
+def test_a_bug_is_called_one_and_a_report_is_asked_for(type_in, monkeypatch):
+    """Nobody can provoke one at will, so one is put in."""
+    with monkeypatch.context() as patch:
+        patch.setattr("common.settings.load_settings", lambda **_: 1 // 0)
+        code, said = type_in("gen-consumer profiles")
+    assert code == Exit.BUG
+    assert said.splitlines()[-2:] == [
+        "ZeroDivisionError: integer division or modulo by zero",
+        "This is a bug in genq. Please report it with the lines above.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)],
+)
+def test_a_signal_ends_a_service_with_its_own_code(service_env, tmp_path, number, code):
+    fleet = Fleet(service_env, tmp_path)
+    fleet.start("sink", "consumer.sink.cli")
+    sink, log = fleet.members["sink"], fleet.log("sink")
+    try:
+        eventually_sync(lambda: "sink.started" in log.read_text(), 60)
+        sink.send_signal(number)
+        assert sink.wait(60) == code
+    finally:
+        sink.kill()
+        sink.wait()
+    assert "sink.stopped" in log.read_text()
+    assert "Error" not in log.read_text()
+
+
+WAITED_OUT = {"QueueFullError"}  # it ends no command: test_redis_losses.py reads what is said
+
+
+def test_every_kind_of_error_is_shown_here_or_raised_in_a_test():
+    kinds = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, GenqError) and one is not GenqError
     }
-    assert {case.code for case in CASES} | elsewhere == set(Exit)
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")]
+    raised = {name for text in texts for name in re.findall(r"pytest\.raises\((\w+)", text)}
+    assert kinds - raised - {case.kind.__name__ for case in CASES} == WAITED_OUT
+
+
+PROVOKED_ABOVE = {
+    Exit.DONE: test_a_message_says_what_why_and_the_way_out,  # by the way out
+    Exit.BUG: test_a_bug_is_called_one_and_a_report_is_asked_for,
+    Exit.DEAD_LETTERS: test_a_run_that_ends_with_dead_letters_says_how_to_see_them,
+    Exit.VERIFY: test_a_part_that_is_gone_is_named_and_its_items_are_made_again,
+    Exit.INTERRUPTED: test_a_signal_ends_a_service_with_its_own_code,
+    Exit.TERMINATED: test_a_signal_ends_a_service_with_its_own_code,
+}
+
+
+def test_every_exit_code_is_documented_and_provoked():
+    assert {case.kind.exit_code for case in CASES} | PROVOKED_ABOVE.keys() == set(Exit)
     table = (
         OPERATIONS.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
     )

@@ -139,5 +139,9 @@ def test_plain_to_a_server_with_tls_is_said(load, tmp_path):
                     return
 
         threading.Thread(target=serve, daemon=True).start()
-        assert "cannot be reached" in load(f"redis://127.0.0.1:{port}/0")
+        said = load(f"redis://127.0.0.1:{port}/0")
         listener.shutdown(socket.SHUT_RDWR)
+    assert "cannot be reached" in said
+    assert "If it wants TLS: rediss:// instead of redis://" in said
+    (dead,) = embedded.free_ports(1)
+    assert "TLS" not in load(f"redis://127.0.0.1:{dead}/0")  # it is no hint for every failure

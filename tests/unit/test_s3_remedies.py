@@ -12,7 +12,8 @@ KEYS = ("S3_ACCESS_KEY", "S3_SECRET_KEY")
 
 def way_out(code):
     error = S3Error(None, code, "no", "/b/k", "1", "2")
-    found = refusal(error, verb="read", key="k", url="s3://b/p", endpoint="http://h")
+    where = {"url": "s3://b/p", "endpoint": "http://h", "region": "r"}
+    found = refusal(error, verb="read", key="k", **where)
     return found.fix
 
 
