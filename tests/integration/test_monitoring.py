@@ -121,7 +121,7 @@ async def test_a_prometheus_that_scrapes_us_answers_every_panel(
         waiting = {name: text for name, text in QUERIES.items() if not EMPTY.search(text)}
 
         async def all_answered():
-            await asyncio.sleep(0.25)  # a round of questions costs more than a look
+            await asyncio.sleep(0.25)  # poll: a round of questions costs more than a look
             if await asyncio.to_thread(query, "genq_run_results_total"):
                 await job.answer(await job.lease(1))  # the run goes on meanwhile
                 for name, text in list(waiting.items()):
@@ -138,6 +138,7 @@ async def test_a_prometheus_that_scrapes_us_answers_every_panel(
             await asyncio.to_thread(query, text)  # the others are sound, too
 
 
+@pytest.mark.row("D4")
 async def test_rq_exporter_sees_our_runs_and_changes_nothing(bench, redis_url):
     folder = BIN.parent / "rq-exporter"
     if not folder.is_dir():

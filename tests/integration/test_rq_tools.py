@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,22 @@ class Bench:
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    @contextmanager
+    def rq_loop(self, *args):
+        """Run `rq info` in a loop; give the lines that it shows, of any number of rounds."""
+        options = ("--interval", "0.05", "--url", self.url)
+        with subprocess.Popen(
+            [sys.executable, "-m", "rq.cli", "info", *args, *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield iter(process.stdout.readline, "")
+            finally:
+                process.kill()
 
     def rq_info(self):
         """What `rq info` counts: queued, executing, finished, failed."""
@@ -199,9 +217,28 @@ async def test_rq_info_changes_nothing(bench, flags):
     bench.sync.zadd(KEYS.lease, {leased[6].item: 1, leased[7].item: 1})
     before = bench.snapshot()
     counts = await bench.counts()
-    bench.rq("info", *flags)
+    lines = len(bench.rq("info", *flags).splitlines())
+    assert bench.snapshot() == before
+    with bench.rq_loop(*flags) as shown:
+        assert len(list(islice(shown, lines * 3))) == lines * 3 > 0
     assert bench.snapshot() == before
     assert bench.rq_info() == (counts.queued, counts.leased, 2, counts.dead)
+
+
+@pytest.mark.row("D1")
+async def test_rq_info_in_a_loop_follows_a_run_to_its_end(bench):
+    """Each count is true when it is shown, and what it looks at goes on as without it."""
+    await bench.load()
+    with bench.rq_loop("--raw") as shown:
+        for done in range(0, 20, 5):
+            leased = await bench.lease(5)
+            line = f"queue {RUN} {15 - done}, {{}} executing, {{}} finished, 0 failed\n"
+            assert line.format(5, done) in islice(shown, 1000)
+            await bench.complete(leased)
+            assert line.format(0, done + 5) in islice(shown, 1000)
+    assert await bench.stream.commit(await bench.stream.read("sink", 20, block_ms=None)) == 20
+    assert (await bench.counts()).wasted_tokens == 0
+    assert await bench.runs.close(RUN)
 
 
 @pytest.mark.row("D3")

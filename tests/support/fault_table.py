@@ -49,7 +49,7 @@ ROWS = {
     "D1": "`rq info` in a loop",
     "D2": "a stock `rq worker` on a run",
     "D3": "`rq empty`, `rq requeue`, `rq suspend`",
-    "D4": "rq-dashboard beside a run",
+    "D4": "rq-dashboard and rq-exporter beside a run",
     "E1": "a sink is killed at each step",
     "E2": "two sinks, a zombie sink",
     "E3": "object storage fails, by operation and by failure",
