@@ -97,10 +97,9 @@ async def test_it_says_which_paths_were_exercised(tmp_path, flags, faults, taken
 
 
 async def test_a_fault_of_a_hybrids_cached_path_is_found(tmp_path):
-    """Its states are kept each 64 tokens, so that a short question never takes that path."""
-    spec = fake_spec(
-        tmp_path, "--prefix-chunk", "64", "--faults", json.dumps({"dishonest": "cached"})
-    )
+    """A question is shorter than the distance of its states, and never takes that path."""
+    faults = json.dumps({"dishonest": "cached"})
+    spec = fake_spec(tmp_path, "--prefix-chunk", "256", "--faults", faults)
     with pytest.raises(EngineError, match="uncached and cached disagree"):
         await checked(spec)
 
