@@ -16,7 +16,7 @@ import structlog
 from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from common.telemetry import logs
-from tests.support import servers
+from tests.support import leaks, servers
 from tests.support.consumers import World, world_of
 from tests.support.fake_engine import running_fake
 from tests.support.producers import Producer
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from deploy.embedded import RedisServer, S3Server
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    leaks.pytest_configure(config)  # no output of ours holds a secret
     # No example fails by the clock: a busy machine is no fault of the code. Nor by the draw: the
     # gate is the same for every change, and --hypothesis-profile=explore looks for new examples.
     common = hypothesis.settings(
@@ -160,6 +161,7 @@ def producer(
     service_env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Producer:
     """gen-producer in this process, on the session's servers."""
+    leaks.know_variables(service_env)
     return Producer(service_env, monkeypatch, capsys)
 
 

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import subprocess
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ USERS = ("admin", "producer", "consumer", "sink", "monitor")
 @dataclass(frozen=True)
 class SecuredRedis:
     port: int
-    passwords: dict[str, str]
+    passwords: dict[str, str] = field(repr=False)
 
     def url(self, user: str) -> str:
         return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"

@@ -14,6 +14,7 @@ import urllib.request
 import zlib
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from common.keys import RunKeys
 from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from consumer.engine.guard import KEY_VARIABLE
+from tests.support.leaks import know, know_variables
 from tests.support.servers import eventually_sync
 from tests.support.tiny_tokenizer import CONTEXT, build_model_folder
 
@@ -50,6 +52,8 @@ PLANTED = {  # what no command of ours is ever asked for, and must not show eith
     "HF_TOKEN": "planted-hub-token",
     "GENQ_ENGINE_KEY": "planted-engine-key",
 }
+# CONFIG is asked for only to warn of a weak AOF, and done without.
+DONE_WITHOUT = {("config|get", "command")}
 _PROGRAMS = {
     "gen-sink": [sys.executable, "-c", "from consumer.sink.cli import main; main()"],
     "gen-consumer": [sys.executable, "-m", "tests.support.fake_consumer"],
@@ -71,6 +75,7 @@ class SecuredRun:
     server: SecuredRedis
     s3: S3Server
     folder: Path
+    prefix: str = "secured"
     said: dict[str, str] = field(default_factory=dict)
     command_lines: list[str] = field(default_factory=list)
     listening: list[str] = field(default_factory=list)
@@ -82,6 +87,10 @@ class SecuredRun:
     denied: list[dict[str, str]] = field(default_factory=list)
     denied_to_rq_info: list[dict[str, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        for secret in self.secrets:
+            know(secret, "a secret of the secured run")
+
     @property
     def state(self) -> Path:
         return self.folder / "state"
@@ -92,7 +101,7 @@ class SecuredRun:
         return [*given, self.s3.secret_key, self.engine_key]
 
     def env(self, user: str) -> dict[str, str]:
-        store = {f"GENQ_{n.upper()}": v for n, v in self.s3.settings(prefix="secured").items()}
+        store = {f"GENQ_{n.upper()}": v for n, v in self.s3.settings(prefix=self.prefix).items()}
         return {
             **clean_environment(),
             **PLANTED,
@@ -129,21 +138,38 @@ class SecuredRun:
         code = self.call(user, program, *args)
         assert code == 0, (code, list(self.said.items())[-1])
 
-    def start(self, user: str, program: str, *args: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{user}.log").open("wb") as log:
+    def start(
+        self, user: str, program: str, *args: str, name: str = "", **env: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a service; its log is named like its user, or ``name``."""
+        with (self.folder / f"{name or user}.log").open("wb") as log:
             return subprocess.Popen(
                 [*_PROGRAMS[program], *args],
-                env=self.env(user),
+                env={**self.env(user), **env},
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    @cached_property
+    def model(self) -> str:
+        # Its engine takes less than it could: `load` passes what that refuses.
+        return str(build_model_folder(self.folder / "tiny-model", context=2 * CONTEXT))
+
+    def load(self, run: str = RUN) -> None:
+        """Load the rows, the first of which is too long; a run that is there, again."""
+        rows = self.folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(ITEMS)))
+        words = ("load", str(rows), "--run", run, "--model", self.model)
+        words += ("--context", str(2 * CONTEXT))  # what is too long is for the engine to refuse
+        self.must("producer", "gen-producer", *words)
+
 
 def _here(env: dict[str, str], *argv: str) -> tuple[int, str]:
     """Run gen-producer in this process, which saves its imports; return exit code and words."""
     said = io.StringIO()
+    know_variables(env)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
         patch.setattr(os, "environ", env)
         patch.setattr(sys, "argv", list(argv))
@@ -155,16 +181,10 @@ def _here(env: dict[str, str], *argv: str) -> tuple[int, str]:
 def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
     """Load, look, steer, generate, commit and prove a run; return all that is left of it."""
     this = SecuredRun(server, s3, folder)
-    # Its engine takes less than it could: `load` passes what that refuses.
-    model = str(build_model_folder(folder / "tiny-model", context=2 * CONTEXT))
-    rows = folder / "rows.jsonl"
-    rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(ITEMS)))
     server.denials()
-    load = ("load", str(rows), "--run", RUN, "--model", model)
-    load += ("--context", str(2 * CONTEXT))  # the row that is too long is for the engine to refuse
-    this.must("producer", "gen-producer", *load)
+    this.load()
     with server.client("admin") as admin:
-        _generate(this, admin, model)
+        _generate(this, admin)
         this.values += _all_values(admin)
         sink = this.start("sink", "gen-sink", "--run", RUN, "--burst", "--rows", "10")
         _observe(this, sink)
@@ -174,10 +194,10 @@ def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
     this.must("monitor", "gen-producer", "failed", RUN)
     this.must("monitor", "gen-producer", "exporter", "--once")
     this.must("monitor", "gen-producer", "verify", RUN, "--allow-failures")
-    this.must("producer", "gen-producer", *load)
+    this.load()
     this.said |= {path.name: path.read_text() for path in folder.glob("*.log")}
     this.denied += server.denials()
-    store = open_store(load_settings(**s3.settings(prefix="secured")))
+    store = open_store(load_settings(**s3.settings(prefix=this.prefix)))
     this.objects = {found.key: store.get(found.key) for found in store.list("")}
     return this
 
@@ -188,8 +208,8 @@ def _row(n: int) -> dict[str, Any]:
     return {"id": f"{ROW_ID}-{n}", "prompt": prompt, "where": f"{METADATA}/{n}"}
 
 
-def _generate(this: SecuredRun, admin: redis.Redis, model: str) -> None:
-    flags = ("--model", model, "--max-running", "4", "--metrics-port", str(_free_port()))
+def _generate(this: SecuredRun, admin: redis.Redis) -> None:
+    flags = ("--model", this.model, "--max-running", "4", "--metrics-port", str(_free_port()))
     engine = ("--", "--token-seconds", "0.03", "--answer-tokens", "30")
     consumer = this.start("consumer", "gen-consumer", *flags, *engine)
     try:
@@ -234,6 +254,7 @@ def _observe(this: SecuredRun, process: subprocess.Popen[bytes]) -> None:
                 this.listening += [f"{c.laddr.ip}:{c.laddr.port}" for c in ports]
                 if KEY_VARIABLE in one.environ() and ports:
                     this.engine_key = one.environ()[KEY_VARIABLE]
+                    know(this.engine_key, "the engine's own key")
                     this.engine_port = ports[0].laddr.port
 
 
