@@ -62,6 +62,7 @@ GIVEN = {
     "genq.toml": "settings as a person writes them, and broken ones",
     "redis-url*": "what GENQ_REDIS_URL_FILE names; deploy/make-secrets.sh writes such ones, too",
     "s3-secret-key": "the same of GENQ_S3_SECRET_KEY_FILE",
+    "credentials": "what AWS_SHARED_CREDENTIALS_FILE names",
 }
 # The same for commands that print secrets, by a piece of the command line.
 MAY_SHOW = {
