@@ -12,7 +12,6 @@ import structlog
 
 from common.errors import QueueError
 from common.ids import WorkerName
-from consumer.engine.gpu_watch import GpuWatch
 from consumer.engine.states import EngineState
 from consumer.figures import card_figures, engine_figures
 from consumer.gauges import Rates
@@ -66,11 +65,7 @@ class Display:
     pump: Pump
     outbox: Outbox
     rates: Rates = field(default_factory=Rates)
-    watch: GpuWatch = field(init=False)
     _since: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.watch = GpuWatch(self.supervisor.spec.gpu)
 
     @property
     def state(self) -> str:
@@ -83,13 +78,6 @@ class Display:
 
     async def run(self) -> None:
         """Report, for ever. Never raises for a fault of Redis."""
-        self.watch.start()
-        try:
-            await self._run()
-        finally:
-            self.watch.stop()
-
-    async def _run(self) -> None:
         trouble = Once("gauges cannot be written")
         beat_at = 0.0
         shown: tuple[str, list[RunName]] | None = None
@@ -154,5 +142,5 @@ class Display:
             "refused": ",".join(sorted(self.catalogue.refused)),
             "unequal": ",".join(sorted(self.catalogue.unequal)),
             **engine_figures(spec, facts, self.supervisor.load),
-            **card_figures(self.watch.health),
+            **card_figures(self.supervisor.card.health),
         }

@@ -34,7 +34,7 @@ class ConsumerMetrics:
         self._work(read)
         if self._supervisor.load is not None:
             _load(read, self._supervisor.load, self._gpu)
-        if (health := self._consumer.display.watch.health) is not None:
+        if (health := self._supervisor.card.health) is not None:
             _card(read, health, self._gpu)
         return read
 

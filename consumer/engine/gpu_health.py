@@ -19,6 +19,9 @@ THROTTLES = {
 # What says that a card should be looked after: memory errors that were not corrected since the
 # driver was loaded, rows of memory that wait for a reset to be replaced, or cannot be replaced.
 FAILURES = ("uncorrected_errors", "rows_to_replace", "rows_lost")
+# Errors of NVML that say that the card itself is gone, by its reference: NVML_ERROR_GPU_IS_LOST and
+# NVML_ERROR_RESET_REQUIRED. Any other may be the driver's, or a container's, and pass.
+LOST = {15: "GPU is lost", 16: "GPU requires reset"}
 _UNCORRECTED, _SINCE_LOADED = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
 
 
@@ -27,6 +30,7 @@ class GpuHealth:
     """One look at a card. ``up`` False: the driver answers and cannot read the card any more."""
 
     up: bool
+    lost: str = ""  # the driver's words, where it says that the card is gone
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     utilization: float | None = None  # 0 to 1
@@ -42,6 +46,12 @@ class GpuProbe:
     def __init__(self, gpu: int | None) -> None:
         self._gpu = gpu
         self._nvml: Any = None
+        self._named = ""
+
+    @property
+    def name(self) -> str:
+        """Which card it is, in words: by its number, and once it was seen by name and UUID."""
+        return f"GPU {self._gpu}" + (f" ({self._named})" if self._named else "")
 
     def look(self) -> GpuHealth | None:
         """Return how the card is; None where nobody can say: no card asked for, no NVML."""
@@ -58,8 +68,11 @@ class GpuProbe:
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(self._gpu)
             memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        except Exception:  # noqa: BLE001 - whatever it says, the card cannot be read
-            return GpuHealth(up=False)
+        except Exception as error:  # noqa: BLE001 - whatever it says, the card cannot be read
+            return GpuHealth(up=False, lost=LOST.get(_code(error), ""))
+        if not self._named:
+            words = (self._ask(f"nvmlDeviceGet{what}", handle) for what in ("Name", "UUID"))
+            self._named = ", ".join(str(word) for word in words if word)
         return self._healthy(handle, memory)
 
     def _healthy(self, handle: Any, memory: Any) -> GpuHealth:
@@ -97,3 +110,9 @@ class GpuProbe:
         with suppress(Exception):
             return getattr(self._nvml, call)(*arguments)
         return None
+
+
+def _code(error: Exception) -> int:
+    """Return NVML's number of an error, 0 for another's."""
+    code = getattr(error, "value", 0)
+    return code if isinstance(code, int) else 0

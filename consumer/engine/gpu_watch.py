@@ -9,6 +9,7 @@ from consumer.engine.gpu_health import GpuHealth, GpuProbe
 
 LOOK_SECONDS = 5.0
 SILENT_SECONDS = 30.0  # a driver that takes longer for one look has lost the card
+LOST_LOOKS = 3  # so many looks in a row have to say that a card is gone
 
 
 class GpuWatch:
@@ -18,12 +19,13 @@ class GpuWatch:
     of the process.
     """
 
-    def __init__(self, gpu: int | None, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, gpu: int | None, *, look_seconds: float | None = None) -> None:
         self._probe = GpuProbe(gpu)
         self._gpu = gpu
-        self._pause = look_seconds
+        self._pause = LOOK_SECONDS if look_seconds is None else look_seconds
         self._over = threading.Event()
         self._seen: GpuHealth | None = None
+        self._lost_looks = 0  # in a row
         self._asked_at: float | None = None  # of the look under way
         self._thread: threading.Thread | None = None
 
@@ -37,6 +39,22 @@ class GpuWatch:
         if asked_at is not None and time.monotonic() - asked_at > SILENT_SECONDS:
             return GpuHealth(up=False)
         return self._seen
+
+    @property
+    def name(self) -> str:
+        """Which card it is, in words."""
+        return self._probe.name
+
+    @property
+    def lost(self) -> str:
+        """What the driver says of a card that it called lost at several looks in a row; else ""."""
+        return self.suspicion if self._lost_looks >= LOST_LOOKS else ""
+
+    @property
+    def suspicion(self) -> str:
+        """The same after the newest look alone."""
+        health = self.health
+        return health.lost if health else ""
 
     def start(self) -> None:
         """Begin to look; no error where there is nothing to see. Safe to call again."""
@@ -53,6 +71,7 @@ class GpuWatch:
         while not self._over.is_set():
             self._asked_at = time.monotonic()
             seen = self._probe.look()
+            self._lost_looks = self._lost_looks + 1 if seen is not None and seen.lost else 0
             self._seen, self._asked_at = seen, None
             if seen is None:  # no NVML here, and there will be none
                 return

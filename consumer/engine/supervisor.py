@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -15,6 +15,8 @@ from common.errors import EngineError
 from consumer.engine.api import Engine, EngineFacts, EngineLoad, EngineSpec
 from consumer.engine.crashloop import CrashLoop, MemoryDeaths
 from consumer.engine.gpu import EngineLock
+from consumer.engine.gpu_loss import lost_at_the_end, lost_in_service
+from consumer.engine.gpu_watch import GpuWatch
 from consumer.engine.http import EngineHttp
 from consumer.engine.leftovers import end_leftovers
 from consumer.engine.life import EngineDownError, Life, StartBudget, UnfitError
@@ -48,7 +50,8 @@ class Supervisor:
     Promises: at most one engine at its place; after a crash, a stall or a condemnation it comes
     back with growing pauses, and after ``budget.attempts`` failed starts in a row it stays FATAL,
     with the engine's last words (after ``budget.lives``, where a life answered something or was
-    ended by an item under suspicion). Where it ran out of GPU memory twice within
+    ended by an item under suspicion). A card that its driver calls lost, look after look, while the
+    engine gives no sign of work is FATAL at once. Where it ran out of GPU memory twice within
     ``budget.memory_seconds``, the next one takes a step less of it: ``lowered`` says what. When an
     incarnation that was READY goes down, ``on_down`` is called once, with its number and the
     reason, and then every call on its ``http`` ends.
@@ -66,6 +69,7 @@ class Supervisor:
         answered: how many items engines have answered so far; an attribute, as the next.
         suspected: whether what is in flight now is an item under suspicion, alone.
         check: called before READY; raises UnfitError for an engine that must not serve (FATAL).
+        card: looks at the engine's card, from :meth:`start` to :meth:`stop`.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Supervisor:
         in_flight: Callable[[], int] = lambda: 0,
         on_down: Callable[[int, str], None] = _nothing,
         check: Check | None = None,
+        card: GpuWatch | None = None,
     ) -> None:
         self.engine = engine
         self.spec = spec
@@ -98,8 +103,10 @@ class Supervisor:
         self._memory = MemoryDeaths(self._budget.memory_seconds)
         self._signals = signals or Signals()
         self._check = check
+        self.card = card or GpuWatch(spec.gpu)
         self._lock = EngineLock(spec)
         self._life: Life | None = None
+        self._ready_at: float | None = None  # when the present incarnation began to serve
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
 
@@ -128,6 +135,7 @@ class Supervisor:
         if self.spec.url is None:
             await asyncio.to_thread(self._lock.acquire)
             await asyncio.to_thread(end_leftovers, self.spec.state_dir)
+        self.card.start()
         await self._to(EngineState.STARTING)
         self._task = asyncio.create_task(self._run(), name=f"supervisor {self.spec.name}")
 
@@ -164,6 +172,7 @@ class Supervisor:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._life is not None:
             await self._life.end(0.0 if now else self._budget.stop_seconds)
+        self.card.stop()
         self._lock.release()
         await self._to(EngineState.STOPPED)
 
@@ -213,29 +222,44 @@ class Supervisor:
             in_flight=self.in_flight,
         )
         answered = self.answered()
-        began: float | None = None
-        down: EngineDownError | EngineError
+        self._ready_at = None
+        down = await _first(self._serve(life), self._card_lost(life))
+        ready_at: float | None = self._ready_at
+        served = 0.0 if ready_at is None else time.monotonic() - ready_at
+        self._loop.ended(
+            long=served >= self._budget.young_seconds,
+            useful=self.answered() > answered,
+            suspect=ready_at is not None and self.suspected(),
+        )
+        log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
+        await self._to(EngineState.BACKOFF)
+        if ready_at is not None:
+            self.on_down(
+                self.incarnation, down.what if isinstance(down, EngineError) else str(down)
+            )
+        await life.end(self._budget.kill_seconds)
+        if isinstance(down, EngineDownError) and self.spec.url is None:
+            return await lost_at_the_end(self.card, down.reason) or down
+        return down
+
+    async def _serve(self, life: Life) -> EngineDownError | EngineError:
         try:
             await life.begin()
             await self._to(EngineState.WARMING)
             await self._warm(life)
-            began = time.monotonic()
+            self._ready_at = time.monotonic()
             await self._to(EngineState.READY)
-            down = await life.watch()
+            return await life.watch()
         except (EngineDownError, EngineError) as error:
-            down = error
-        served = 0.0 if began is None else time.monotonic() - began
-        self._loop.ended(
-            long=served >= self._budget.young_seconds,
-            useful=self.answered() > answered,
-            suspect=began is not None and self.suspected(),
+            return error
+
+    async def _card_lost(self, life: Life) -> EngineError:
+        """Return once the card is lost; of an engine that runs elsewhere it is not known which."""
+        if self.spec.url is not None:
+            await asyncio.Event().wait()
+        return await lost_in_service(
+            self.card, lambda: life.http.answered + (life.load.work if life.load else 0)
         )
-        log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
-        await self._to(EngineState.BACKOFF)
-        if began is not None:
-            self.on_down(self.incarnation, str(down))
-        await life.end(self._budget.kill_seconds)
-        return down
 
     async def _warm(self, life: Life) -> None:
         try:
@@ -271,6 +295,20 @@ class Supervisor:
             why=f"{cause}{down.words}".strip(),
             fix=down.fix or f"Read its log: {_log(self.spec)}",
         )
+
+
+async def _first(
+    *ways: Coroutine[Any, Any, EngineDownError | EngineError],
+) -> EngineDownError | EngineError:
+    """Return what comes out of the way that ends first; the others are called off."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task.result() for task in tasks if task in done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _lasting(down: EngineDownError | EngineError) -> bool:
