@@ -87,6 +87,14 @@ ROWS = {
 """Row -> what happens."""
 
 ELSEWHERE: dict[str, str] = {
+    "B4": "No GPU here: the stand-in starts slowly, refuses and never comes up, and the log of a"
+    " start on an H200 that found no memory (`log_no_memory.txt`) is read for its cause. No start"
+    " that failed under the supervisor is on record from a real card.",
+    "B5": "No GPU here: engines die with the words of real ones (a device assert of an H200,"
+    " `log_device_assert.txt`; running out of memory and a lost card as PyTorch's sources have"
+    " them), and the card is lost by a module `pynvml` of the tests' own with the error numbers"
+    " of NVML's reference. ECC and throttling are only shown, by the same means"
+    " (`unit/test_figures.py`). No real card was lost.",
     "G2": "A kill for want of memory is a `kill -9`: of a consumer A1, of an engine B1.",
     "G4": "Two versions side by side are tried as records of an unknown version: A7.",
 }
