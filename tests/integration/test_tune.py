@@ -82,7 +82,7 @@ async def test_a_round_that_was_killed_goes_on_and_finds_the_better_flags(
     assert data["confirmed"] is True
     lie = next(t for t in data["trials"] if "--disable-prefill-cuda-graph" in t["flags"])
     assert lie["outcome"] == "dishonest"
-    assert "uncached and cached disagree" in lie["honesty"]
+    assert "uncached and crowd disagree" in lie["honesty"]
     assert len({tuple(trial["flags"]) for trial in data["trials"]}) == len(data["trials"]) == 4
     assert data["spent_seconds"] < data["minutes"] * 60
 

@@ -70,4 +70,4 @@ def misbehave(args: argparse.Namespace, argv: list[str]) -> None:
         args.hang_after = 30
     if args.lie_with in argv:
         args.token_seconds /= 2
-        args.faults = json.dumps({"dishonest": "cached"})
+        args.faults = json.dumps({"dishonest": "crowd"})  # a path without the cache, too
