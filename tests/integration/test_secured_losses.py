@@ -56,9 +56,13 @@ class Crew:
     def words(self, name: str) -> str:
         return (self.this.folder / f"{name}.log").read_text()[-3000:]
 
-    def counts(self, run: RunName) -> RunCounts:
+    def alive(self) -> bool:
         for name, process in self.all.items():
             assert process.poll() is None, self.words(name)
+        return True
+
+    def counts(self, run: RunName) -> RunCounts:
+        self.alive()
         counts = asyncio.run(self._sample(run))
         assert check_counts(counts) == []
         return counts
@@ -115,7 +119,7 @@ def take_over_from_killed_ones(crew, admin) -> None:
     """A consumer is killed with leases, a sink with results in hand; others go on."""
     crew.consume("consumer-killed")
     crew.start("sink-killed", "--rows", "1000", "--seconds", "600")  # it stores nothing by then
-    eventually_sync(lambda: in_hand(admin) and admin.zcard(KEYS.lease), SECONDS)
+    eventually_sync(lambda: crew.alive() and in_hand(admin) and admin.zcard(KEYS.lease), SECONDS)
     crew.kill("consumer-killed", "sink-killed")
     assert in_hand(admin)
     assert admin.zcard(KEYS.lease)
