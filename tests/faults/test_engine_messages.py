@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from common.errors import ConflictError, EngineError, Exit
+from common.errors import EngineError, Exit
 from consumer import start
 from consumer.engine.supervisor import StartBudget
 from tests.faults.typist import message
@@ -142,12 +142,11 @@ def test_a_port_that_another_process_has_is_named(consume, monkeypatch):
 
 @row("A5")
 async def test_a_second_process_for_a_gpu_ends_with_code_7_and_names_the_first(world):
-    await world.load(4)
     with world.consume("--gpu", "0") as first:
-        await world.generated(4)
+        first.wait_for('"state": "starting"', 60)  # it has the card
         with world.consume("--gpu", "0", log="second.log") as second:
-            assert second.wait(40) == Exit.CONFLICT == ConflictError.exit_code
-        assert first.process.poll() is None
+            assert second.wait(60) == Exit.CONFLICT
+        first.wait_for('"state": "ready"', 60)  # and was not disturbed
         said = message(second.log.read_text())
         lock = world.settings.state_dir / "engines"
         assert re.sub(rf"{lock}/\S+\.lock", "LOCK", said) == (
@@ -156,5 +155,3 @@ async def test_a_second_process_for_a_gpu_ends_with_code_7_and_names_the_first(w
             "  It holds LOCK.\n"
             "  Stop that consumer first, or give this one another GPU with --gpu."
         )
-        await world.load(4, "two")
-        await world.generated(4, "two")  # the first was not disturbed
