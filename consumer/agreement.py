@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from common.objectstore import ObjectStore
     from common.queue.run_state import Runs
     from common.records import RunInfo
-    from consumer.engine.honesty import Honesty, Probe
+    from consumer.engine.honesty import Honesty
+    from consumer.engine.honesty_paths import Probe
 
 VERSION = 1
 

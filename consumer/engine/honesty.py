@@ -37,7 +37,7 @@ from consumer.engine.api import (
     Renderer,
     check_ids,
 )
-from consumer.engine.honesty_paths import Paths, paths_of, reused
+from consumer.engine.honesty_paths import Asked, Paths, Probe, paths_of, reused
 from consumer.engine.honesty_texts import QUESTIONS, TEXTS
 from consumer.engine.life import UnfitError
 
@@ -53,30 +53,6 @@ WORST = 4.0  # and of a single answer: so many times that
 AGREE_TOKENS = 3  # half of the prompts must begin with the same tokens
 FLOOR = -6.0  # mean log-probability of the likeliest tokens: lower is noise, not language
 _SECONDS = 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One greedy answer to one of the prompts."""
-
-    prompt: str
-    way: str
-    text: str
-    output_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    cached_tokens: int | None = None  # of its prompt; None: the engine does not say
-    prompt_tokens: int | None = None  # None: recorded by a release that did not keep it
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The answers of each way, each in the order of the prompts."""
-
-    uncached: tuple[Probe, ...]
-    cached: tuple[Probe, ...]
-    crowd: tuple[Probe, ...]
-    shared: Mapping[str, int]  # by prompt: tokens at its beginning that another has as well
-    forgotten: bool  # the engine said that it had dropped its cache before
 
 
 class Honesty:

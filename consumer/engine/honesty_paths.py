@@ -1,4 +1,4 @@
-"""Which paths through an engine the honesty check has really taken.
+"""The answers of the honesty check, and which paths through an engine they have really taken.
 
 Told by what the answers say of cached tokens. Tokens that a prompt has in common with another one
 (the head of the chat template) do not count: they are cached as soon as the other was answered.
@@ -12,9 +12,31 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumer.engine.honesty import Asked, Probe
-
 Taken = Literal["exercised", "not exercised", "not known", "no cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One greedy answer to one of the prompts."""
+
+    prompt: str
+    way: str
+    text: str
+    output_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cached_tokens: int | None = None  # of its prompt; None: the engine does not say
+    prompt_tokens: int | None = None  # None: recorded by a release that did not keep it
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The answers of each way, each in the order of the prompts."""
+
+    uncached: tuple[Probe, ...]
+    cached: tuple[Probe, ...]
+    crowd: tuple[Probe, ...]
+    shared: Mapping[str, int]  # by prompt: tokens at its beginning that another has as well
+    forgotten: bool  # the engine said that it had dropped its cache before
 
 
 @dataclass(frozen=True, slots=True)

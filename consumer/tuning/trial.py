@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
-    from consumer.engine.honesty import Probe
+    from consumer.engine.honesty_paths import Probe
     from consumer.tuning.space import Setting
 
 _FOREVER = 1e9

@@ -14,7 +14,8 @@ from common.keys import RunKeys, gauges_key
 from consumer import start
 from consumer.agreement import Agreement
 from consumer.display import GAUGE_TTL_SECONDS
-from consumer.engine.honesty import Honesty, Probe, pack, unpack
+from consumer.engine.honesty import Honesty, pack, unpack
+from consumer.engine.honesty_paths import Probe
 from consumer.engine.honesty_texts import QUESTIONS
 from consumer.engine.supervisor import StartBudget
 from producer.status.data import Watcher

@@ -20,7 +20,8 @@ from common.s3 import open_store
 from common.settings import load_settings
 from consumer import start
 from consumer.agreement import Agreement, answers_of, record_of
-from consumer.engine.honesty import Honesty, Probe, pack
+from consumer.engine.honesty import Honesty, pack
+from consumer.engine.honesty_paths import Probe
 from consumer.engine.honesty_texts import QUESTIONS
 from consumer.engine.supervisor import StartBudget
 from consumer.leases.catalogue import UNREADABLE, Catalogue

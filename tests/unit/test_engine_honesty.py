@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from consumer.engine.honesty import Probe, differences, judge, judge_floor
+from consumer.engine.honesty import differences, judge, judge_floor
+from consumer.engine.honesty_paths import Probe
 from consumer.engine.supervisor import UnfitError
 
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from common.codec import dumps
-from consumer.engine.honesty import Asked, Probe, judge, pack, unpack
-from consumer.engine.honesty_paths import paths_of
+from consumer.engine.honesty import judge, pack, unpack
+from consumer.engine.honesty_paths import Asked, Probe, paths_of
 from consumer.engine.honesty_texts import QUESTIONS, TEXTS
 from consumer.engine.sglang import SglangEngine
 from tests.support.captured import captured
