@@ -224,7 +224,13 @@ class Space:
         best, others = ranked[0], ranked[1:4]
         turns: list[Point] = [{"admit": 4}, {"fill": 0.625, "admit": 4}]
         turns += [{"fraction": "safe", "prefill_graphs": "off"}]
-        turns += [{"fill": 0.625}, {"fill": 0.375}, {"chunk": 16384}, {"window": 1.0}, {"fill": 0.875}]
+        turns += [
+            {"fill": 0.625},
+            {"fill": 0.375},
+            {"chunk": 16384},
+            {"window": 1.0},
+            {"fill": 0.875},
+        ]
         around = [{**best, **{k: v for k, v in turn.items() if k in knobs}} for turn in turns]
         mixed = [best, *around[:2], *others[:1], around[2], *others[1:2], *around[3:], *others[2:]]
         seen: dict[str, Point] = {}
