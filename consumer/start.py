@@ -194,13 +194,7 @@ async def serve(
             await _refuse_unknown(runs, options.runs)
         if spec.url is None:  # what cannot be launched at all is said here, as what it is
             await asyncio.to_thread(engine.launch, spec)
-        reporter = (
-            Reporter(worker)
-            if worker is not None
-            else await asyncio.to_thread(
-                lambda: Reporter.connect(connect_sync(settings, name="reporter"), worker_name(spec))
-            )
-        )
+        reporter = await asyncio.to_thread(_reporter, settings, spec, worker)
         honesty = Honesty() if settings.honesty else None
         parts = Parts(
             redis=redis,
@@ -226,6 +220,12 @@ async def serve(
     finally:
         stopping.deafen()
         await redis.aclose()
+
+
+def _reporter(settings: Settings, spec: EngineSpec, worker: Worker | None) -> Reporter:
+    if worker is not None:
+        return Reporter(worker)
+    return Reporter.connect(connect_sync(settings, name="reporter"), worker_name(spec))
 
 
 async def _refuse_unknown(runs: Runs, asked: Sequence[RunName]) -> None:
