@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
@@ -16,7 +15,7 @@ from tests.faults.schedule import SERVICES
 from tests.faults.stage import LEASE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tests.faults.schedule import Fault
     from tests.faults.stage import Stage
@@ -27,6 +26,7 @@ NANNY_SECONDS = 0.3
 SLOW_SECONDS = 0.15  # each way, for every piece
 SLOW_BYTES = 200_000  # a second, of answers
 LOST_ANSWERS = 3
+EARLY = 2  # services that are back before Redis after a reboot: they find none, and come again
 UNREACHED = {4, 5}  # exits of a service that was started while Redis or storage was away
 STOPPED = {143, -signal.SIGKILL, -signal.SIGTERM}  # the last: before it listened
 
@@ -39,7 +39,7 @@ class Acts:
     crew: Crew
     looker: Looker
     start: Callable[[str], None]  # a service, (again) as it was
-    load: Callable[[], Sequence[str]]  # the command line of the load
+    load: Callable[[str], Member]  # starts the same load, under a name
     problems: list[str] = field(default_factory=list)
     restarts: int = 0
     _busy: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
@@ -153,24 +153,23 @@ class Acts:
 
     # Others
 
-    async def _host_reboot(self, _: str, seconds: float) -> None:
+    async def _host_reboot(self, order: str, seconds: float) -> None:
         for name in SERVICES:
             self.crew.members[name].signal(signal.SIGKILL)
         await self._kill_redis()
         for name in SERVICES:
             await self.crew.members[name].ended()
         await asyncio.sleep(seconds)  # lasts: the fault
-        early = random.sample(SERVICES, 2)  # these find no Redis, and come again
-        for name in early:
+        names = order.split()
+        for name in names[:EARLY]:
             self.start(name)
         await asyncio.to_thread(self.stage.redis.start)
-        for name in SERVICES:
-            if name not in early:
-                self.start(name)
+        for name in names[EARLY:]:
+            self.start(name)
 
     async def _load_again(self, _: str, __: float) -> None:
         name = f"load-again-{sum(name.startswith('load-again') for name in self.crew.members)}"
-        member = self.crew.start(name, *self.load(), GENQ_REDIS_URL=self.stage.redis.url)
+        member = self.load(name)
         code = await member.ended()
         if code not in {0, *UNREACHED}:
             self.problems.append(f"the same load again ended with {code}:\n{member.last_words()}")

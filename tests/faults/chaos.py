@@ -3,9 +3,11 @@
     python -m tests.faults.chaos --seed 1 --items 5000 [--faults 40] [--runs 20] [--record FILE]
 
 Real parts throughout: producer, three consumers (the stand-in where SGLang would be), two sinks,
-a Valkey that writes all to disk, an S3 server. The seed gives the schedule of faults, and gives it
-again. Exits with 1 if an item was lost or stored twice, if a sample of the counts did not add up,
-if storage is not proved, if a service ended as it should not, or if anything outlived the run.
+a Valkey that writes all to disk, an S3 server; each service is its own user of deploy/users.acl.
+The seed gives the schedule of faults, and gives it again. Exits with 1 if an item was lost or
+stored twice, if a sample of the counts did not add up, if storage is not proved, if a service ended
+as it should not, if the ACL denied anything, if RQ's tools failed or never did their work, if a log
+shows a secret, or if anything outlived the run. ``--short`` plays a run of `make test`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from common.prove import prove
 from consumer.stopping import end_tasks
 from tests.faults.acts import STOPPED, Acts
 from tests.faults.records import append_chaos
-from tests.faults.schedule import CONSUMERS, SERVICES, Fault, draw, kills_of_the_load
+from tests.faults.schedule import CONSUMERS, SERVICES, Fault, deal, draw, kills_of_the_load
 from tests.faults.stage import SINK_SECONDS, Stage, stage
 from tests.faults.watch import Looker, Sampler
 from tests.support import servers
@@ -45,12 +47,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from common.objectstore import ObjectStore
+    from tests.support.crew import Member
     from tests.support.forge import Forge
 
 PROGRAMS = ("gen-producer", "gen-consumer", "gen-sink")
 RUN = RunName("chaos")
+CREW = "crew"  # the folder of the services
 POISON_EVERY = 400  # rows; such a one is longer than the engines take
 PART_ROWS = 60
+ITEMS, SHORT_ITEMS = 5000, 200
 RUNNING, ANSWER_TOKENS = 8, 24  # of each engine
 FAULT_SECONDS = 1.0  # of generation for each fault
 STILL_SECONDS = 180.0  # without an answer more: it hangs
@@ -73,6 +78,9 @@ class Report:
     lost: int = 0
     doubled: int = 0
     samples: int = 0
+    looks: int = 0
+    requeued: int = 0  # items, by RQ's own code
+    commands: int = 0  # of RQ's
     restarts: int = 0
     waste: float = 0.0  # tokens that the queue knows to be thrown away, as a share of all
     problems: list[str] = field(default_factory=list)
@@ -94,6 +102,9 @@ class Play:
         rows = str(self.stage.folder / "rows.jsonl")
         return ("gen-producer", "load", rows, "--run", RUN, "--model", self.model, "--quiet")
 
+    def start_load(self, name: str) -> Member:
+        return self.crew.start(name, *self.load(), **self.stage.env_of("producer"))
+
     def start(self, name: str) -> None:
         if name in CONSUMERS:
             pace = self.seconds * RUNNING * len(CONSUMERS) / self.items / ANSWER_TOKENS
@@ -114,44 +125,46 @@ class Play:
     async def load_in_spite_of_kills(self) -> None:
         """Load; the first tries are killed."""
         for n, seconds in enumerate(kills_of_the_load(self.seed, 2)):
-            killed = self.crew.start(f"load-{n}", *self.load(), GENQ_REDIS_URL=self.redis_url)
+            killed = self.start_load(f"load-{n}")
             await asyncio.sleep(seconds)  # lasts: a load, until it is killed
             killed.signal(9)
             await killed.ended()
-        last = self.crew.start("load", *self.load(), GENQ_REDIS_URL=self.redis_url)
+        last = self.start_load("load")
         assert await last.ended() == 0, last.last_words()
-
-    @property
-    def redis_url(self) -> str:
-        return self.stage.redis.url
 
     async def perform(self, schedule: Sequence[Fault]) -> Report:
         """Load, run, break, heal, drain, audit."""
         began = time.monotonic()
         report = Report(self.seed, self.items, len(schedule), len({f.kind for f in schedule}))
-        sampler = Sampler(self.redis_url, RUN)
-        looker = Looker(self.redis_url, RUN, sampler.still)
-        acts = Acts(self.stage, self.crew, looker, self.start, self.load)
+        sampler = Sampler(self.stage.redis.url, RUN)
+        looker = Looker(self.stage.redis, RUN, self.items, sampler.still)
+        acts = Acts(self.stage, self.crew, looker, self.start, self.start_load)
         self.write_rows()
         try:
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(sampler.watch())
-                await self.load_in_spite_of_kills()
-                for name in SERVICES:
-                    self.start(name)
-                looking = group.create_task(looker.watch())
-                nursing = group.create_task(acts.nurse())
-                await self._break(schedule, acts, sampler)
-                looker.enough.set()
-                await looking
-                await self._drain(sampler)
-                await end_tasks([watching, nursing])
+                beside = [group.create_task(sampler.watch())]
+                try:
+                    await self.load_in_spite_of_kills()
+                    for name in SERVICES:
+                        self.start(name)
+                    looking = group.create_task(looker.watch())
+                    beside += [looking, group.create_task(acts.nurse())]
+                    await self._break(schedule, acts, sampler)
+                    looker.enough.set()
+                    await looking
+                    await self._drain(sampler)
+                finally:  # the group would cancel once, which the Redis client may swallow
+                    await end_tasks(beside)
         except* Exception as trouble:  # noqa: BLE001 - the audit comes whatever happened
             report.problems += [repr(error) for error in trouble.exceptions]
             report.problems.append(self.crew.last_words())
         codes = await self.crew.end()
         acts.problems += [f"{n} ended with {c}" for n, c in codes.items() if c not in STOPPED]
         report.seconds = time.monotonic() - began
+        report.looks, report.requeued = looker.looks, looker.requeued
+        report.commands = looker.commands.total()
+        report.problems += looker.problems
+        report.problems += looker.missing(commands="rq.cli" in {f.kind for f in schedule})
         await self._audit(report, sampler, acts)
         return report
 
@@ -189,6 +202,8 @@ class Play:
     async def _audit(self, report: Report, sampler: Sampler, acts: Acts) -> None:
         report.samples, report.restarts = sampler.samples, acts.restarts
         report.problems += sampler.problems + acts.problems
+        report.problems += [f"the ACL denied: {what}" for what in sorted(sampler.denied)]
+        report.problems += secrets_shown(self.stage.folder / CREW, self.stage.secrets())
         try:
             await eventually(lambda: not self.crew.leftovers(), 15)
         except AssertionError:
@@ -214,6 +229,16 @@ class Play:
 def _around_a_bug(log: str) -> str:
     at = max(log.find("Traceback"), log.find('"bug:'))
     return log[max(0, at - 1000) : at + 3000]
+
+
+def secrets_shown(folder: Path, secrets: Sequence[str]) -> list[str]:
+    """Return the files of the services, logs and state folders, that hold a secret."""
+    assert all(secrets)
+    return [
+        f"{file.relative_to(folder)} shows a secret"
+        for file in folder.rglob("*")
+        if file.is_file() and any(secret.encode() in file.read_bytes() for secret in secrets)
+    ]
 
 
 def count_items(store: ObjectStore, report: Report) -> None:
@@ -244,7 +269,7 @@ def count_items(store: ObjectStore, report: Report) -> None:
 async def run_chaos(
     seed: int,
     items: int,
-    faults: int,
+    schedule: Sequence[Fault],
     *,
     forge: Forge,
     s3: servers.embedded.S3Server,
@@ -253,28 +278,31 @@ async def run_chaos(
 ) -> Report:
     """Run once, in an empty folder."""
     with stage(folder, s3, SERVICES) as set_up:
-        crew = Crew(forge, set_up.env, folder / "crew")
+        crew = Crew(forge, set_up.env, folder / CREW)
         # Its engines take less than it could: `load` passes what they refuse.
         model = str(build_model_folder(folder / "model", context=1 << 20))
-        play = Play(seed, items, set_up, crew, model, faults * FAULT_SECONDS, say)
-        return await play.perform(draw(seed, faults))
+        play = Play(seed, items, set_up, crew, model, len(schedule) * FAULT_SECONDS, say)
+        return await play.perform(schedule)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other")
-    parser.add_argument("--items", type=int, default=5000)
+    parser.add_argument("--items", type=int, help=f"{ITEMS}, of a short run {SHORT_ITEMS}")
     parser.add_argument("--faults", type=int, default=40)
+    parser.add_argument("--short", action="store_true", help="as `make test` does, a third of all")
     parser.add_argument("--record", type=Path, help="append a line for each run to this file")
     args = parser.parse_args()
     problems = 0
     with running_forge(*PROGRAMS) as forge, servers.s3_server() as s3:
         for seed in range(args.seed, args.seed + args.runs):
-            _say(f"seed {seed}: {args.items} items, {args.faults} faults")
+            schedule = deal(seed) if args.short else draw(seed, args.faults)
+            items = args.items or (SHORT_ITEMS if args.short else ITEMS)
+            _say(f"seed {seed}: {items} items, {len(schedule)} faults")
             with tempfile.TemporaryDirectory(prefix="genq-chaos-") as folder:
                 run = run_chaos(
-                    *(seed, args.items, args.faults),
+                    *(seed, items, schedule),
                     forge=forge,
                     s3=s3,
                     folder=Path(folder),
@@ -298,7 +326,8 @@ def _tell(report: Report) -> None:
     _say(
         f"seed {report.seed}: {report.seconds:.0f} s, {report.committed} committed,"
         f" {report.dead} dead-lettered, {report.lost} lost, {report.doubled} doubled,"
-        f" {report.samples} samples, {len(report.problems)} problems"
+        f" {report.samples} samples, {report.looks} looks, {report.requeued} requeued,"
+        f" {report.commands} commands of rq, {len(report.problems)} problems"
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -17,14 +19,22 @@ from common.errors import Exit
 from common.keys import RQ_WORKERS, worker_key
 from common.records import Sampling
 from consumer.display import FATAL_SECONDS
-from tests.support.consumers import ROOT
+from tests.support.consumers import ROOT, SECONDS
+from tests.support.crew import Crew
 from tests.support.failpoints import points_of
 from tests.support.fake_engine import fake_state, running_fake
+from tests.support.forge import running_forge
 from tests.support.pages import Page
 from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 
+if TYPE_CHECKING:
+    from tests.support.crew import Member
+
 LONG = Sampling(max_tokens=3000)
+QUICK_LEASES = {"GENQ_LEASE_SECONDS": "2", "GENQ_RENEW_SECONDS": "0.5"}
+MOMENTS = 50  # at which a consumer is killed; its run takes longer than the last of them
+MOMENT_SECONDS = 2.5
 
 
 @pytest.mark.row("A3")
@@ -71,25 +81,59 @@ async def test_a_second_signal_stops_now(world, slow_engine) -> None:
     assert (await world.counts()).queued == 20
 
 
-async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(world) -> None:
+@pytest.fixture(scope="module")
+def forge():
+    """A start of gen-consumer costs no import."""
+    with running_forge("gen-consumer") as made:
+        yield made
+
+
+@pytest.mark.row("A1")
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.faults] * (n > 1)) for n in range(1, MOMENTS + 1)]
+)
+async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(
+    world, forge, seed
+) -> None:
     await world.load(24, sampling=Sampling(max_tokens=40))
-    lease = {"GENQ_LEASE_SECONDS": "2", "GENQ_RENEW_SECONDS": "0.5"}
-    slow = ("--max-running", "4", "--", "--token-seconds", "1")
-    with world.consume(*slow, **lease) as process:
-
-        async def leased() -> bool:
-            return (await world.counts()).leased >= 4
-
-        await eventually(leased, 40)
-        children = psutil.Process(process.process.pid).children(recursive=True)
-        assert children
-        process.signal(signal.SIGKILL)
-        process.wait()
-    await eventually(lambda: not any(_alive(child) for child in children), 20)
-    with world.consume(log="second.log", **lease):
+    crew = Crew(
+        forge, {**world.env, **QUICK_LEASES, "GENQ_HONESTY": "false"}, world.folder / "crew"
+    )
+    command = ("gen-consumer", "--model", world.model, "--max-running", "4", "--")
+    first = crew.start("first", *command, "--token-seconds", "0.03")
+    try:
+        engine = await _killed_in_mid_generation(world, first, seed)
+        crew.start("second", *command)
+        await eventually(lambda: not any(_alive(process) for process in engine), 20)
         await world.generated(24)
-    assert sorted(r["k"] for r in world.results()) == list(range(24))
-    assert (await world.counts()).dead == 0
+    finally:
+        codes = await crew.end()
+    assert codes == {"second": Exit.TERMINATED}, crew.last_words()
+    await eventually(lambda: not crew.leftovers())
+    assert sorted(result["k"] for result in world.results()) == list(range(24))
+    counts = await world.counts()
+    assert check_counts(counts) == []
+    assert counts.dead == 0
+
+
+async def _killed_in_mid_generation(world, consumer: Member, seed: int) -> list[psutil.Process]:
+    """Kill it at a moment that the seed draws; return what it had started."""
+
+    async def full() -> bool:
+        assert consumer.alive, consumer.last_words()
+        return (await world.counts()).leased >= 4
+
+    await eventually(full, SECONDS)
+    moment = random.Random(f"A1 {seed}").uniform(0, MOMENT_SECONDS)
+    await asyncio.sleep(moment)  # lasts: the generation, until the kill
+    children = psutil.Process(consumer.pids[-1]).children(recursive=True)
+    consumer.signal(signal.SIGKILL)
+    assert await consumer.ended() == -signal.SIGKILL
+    counts = await world.counts()
+    assert children
+    assert counts.leased > 0, f"seed {seed}: nothing was being generated {moment:.2f} s on"
+    assert check_counts(counts) == []
+    return children
 
 
 @pytest.mark.row("A1")
@@ -104,12 +148,11 @@ async def test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing(
     world, failpoint
 ) -> None:
     await world.load(24)
-    lease = {"GENQ_LEASE_SECONDS": "2", "GENQ_RENEW_SECONDS": "0.5"}
-    with world.consume(**lease, GENQ_FAILPOINT=failpoint) as process:
+    with world.consume(**QUICK_LEASES, GENQ_FAILPOINT=failpoint) as process:
         assert process.wait(60) == -signal.SIGKILL
     taken = {result["k"] for result in world.results()}
     assert bool(taken) == ("after" in failpoint)
-    with world.consume(log="second.log", **lease):
+    with world.consume(log="second.log", **QUICK_LEASES):
         await world.generated(24)
     assert sorted(result["k"] for result in world.results()) == list(range(24))
     counts = await world.counts()
