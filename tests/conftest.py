@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec
     from deploy.embedded import RedisServer, S3Server
 
+ENGINE_KEY = secrets.token_hex(16)  # of the stand-ins that tests attach to, as of real servers
+
 
 def pytest_configure(config: pytest.Config) -> None:
     leaks.pytest_configure(config)  # no output of ours holds a secret
+    leaks.know(ENGINE_KEY, "key of the engine")
     # No example fails by the clock: a busy machine is no fault of the code. Nor by the draw: the
     # gate is the same for every change, and --hypothesis-profile=explore looks for new examples.
     common = hypothesis.settings(
@@ -108,7 +111,12 @@ def store(store_settings: dict[str, str]) -> ObjectStore:
 @pytest.fixture
 def settings(redis_url: str, store_settings: dict[str, str], tmp_path: Path) -> Settings:
     """The settings of a service that uses the session's servers and a state folder of its own."""
-    return load_settings(redis_url=redis_url, state_dir=tmp_path / "state", **store_settings)
+    return load_settings(
+        redis_url=redis_url,
+        state_dir=tmp_path / "state",
+        engine_key=ENGINE_KEY,
+        **store_settings,
+    )
 
 
 @pytest.fixture
@@ -119,6 +127,7 @@ def service_env(redis_url: str, store_settings: dict[str, str], tmp_path: Path) 
         **os.environ,
         **ours,
         "GENQ_REDIS_URL": redis_url,
+        "GENQ_ENGINE_KEY": ENGINE_KEY,
         "GENQ_STATE_DIR": str(tmp_path / "state"),
     }
 
@@ -144,7 +153,7 @@ async def world(
 @pytest.fixture
 async def engine(world: World) -> AsyncIterator[EngineSpec]:
     """A stand-in for SGLang that answers at once."""
-    async with running_fake(world.folder, api_key="") as spec:
+    async with running_fake(world.folder, api_key=ENGINE_KEY) as spec:
         yield spec
 
 
@@ -152,7 +161,7 @@ async def engine(world: World) -> AsyncIterator[EngineSpec]:
 async def slow_engine(world: World) -> AsyncIterator[EngineSpec]:
     """Its answers end by their limit only, at 50 tokens a second."""
     flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
-    async with running_fake(world.folder, *flags, api_key="") as spec:
+    async with running_fake(world.folder, *flags, api_key=ENGINE_KEY) as spec:
         yield spec
 
 
