@@ -188,7 +188,7 @@ def serve(place, run, log):
 
 def stop(process, number=signal.SIGINT):
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
     return process.returncode
 
 
@@ -232,7 +232,7 @@ def test_what_even_the_warden_could_not_end_is_ended_by_the_next_start(place):
         if "processes.py" in " ".join(warden.cmdline()):
             warden.kill()
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=100)
     assert sorted(processes.members(str(place / ".genq" / "demo"))) == ["redis", "s3"]
     ended = run(place, PROGRAM, "--run", "demo", "--stop")
     assert ended.returncode == Exit.DONE

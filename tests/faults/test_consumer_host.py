@@ -62,7 +62,7 @@ async def test_a_consumer_works_on_where_its_log_has_no_room(world, engine):
     with world.consume("--url", engine.url, log="/dev/full") as consumer:
         await world.generated(20)
         consumer.signal(signal.SIGTERM)
-        assert consumer.process.wait(20) == Exit.TERMINATED
+        assert consumer.process.wait(100) == Exit.TERMINATED
 
 
 def newer(manifest):

@@ -145,7 +145,7 @@ async def test_a_second_process_for_a_gpu_ends_with_code_7_and_names_the_first(w
     with world.consume("--gpu", "0") as first:
         first.wait_for('"state": "starting"', 60)  # it has the card
         with world.consume("--gpu", "0", log="second.log") as second:
-            assert second.wait(60) == Exit.CONFLICT
+            assert second.wait(100) == Exit.CONFLICT
         first.wait_for('"state": "ready"', 60)  # and was not disturbed
         said = message(second.log.read_text())
         lock = world.settings.state_dir / "engines"

@@ -146,7 +146,7 @@ async def test_starts_that_fail_end_with_the_engines_last_words_and_nothing_is_l
 async def test_a_flag_that_the_engine_does_not_know_ends_the_command_with_code_6(world) -> None:
     await world.load(5)
     with world.consume("--", "--no-such-flag") as process:
-        assert process.wait(40) == Exit.ENGINE
+        assert process.wait(100) == Exit.ENGINE
         assert process.said("unrecognized arguments: --no-such-flag")
         assert process.said("Remove or correct the flag")
     assert (await world.counts()).since_lease is None

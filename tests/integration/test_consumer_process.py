@@ -149,7 +149,7 @@ async def test_a_consumer_killed_as_it_hands_over_loses_and_repeats_nothing(
 ) -> None:
     await world.load(24)
     with world.consume(**QUICK_LEASES, GENQ_FAILPOINT=failpoint) as process:
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(100) == -signal.SIGKILL
     taken = {result["k"] for result in world.results()}
     assert bool(taken) == ("after" in failpoint)
     with world.consume(log="second.log", **QUICK_LEASES):
@@ -212,7 +212,7 @@ async def test_an_engine_that_was_given_up_is_seen_until_another_consumer_has_it
 ) -> None:
     await world.load(5)
     with world.consume("--", "--no-such-flag") as process:
-        assert await asyncio.to_thread(process.wait, 40) == Exit.ENGINE
+        assert await asyncio.to_thread(process.wait, 100) == Exit.ENGINE
     (worker,) = await world.runs.workers()
     assert FATAL_SECONDS - 60 < world.sync.ttl(worker_key(worker.name)) <= FATAL_SECONDS
     page = Page(await told(world, "exporter", "--once"))

@@ -143,7 +143,7 @@ def test_other_settings_are_refused_with_both_values(producer, load, rows, redis
 def test_two_loads_at_once(producer, rows, redis_url):
     both = [producer.start(*LOAD, rows) for _ in range(2)]
     for one in both:
-        one.communicate(timeout=60)
+        one.communicate(timeout=100)
     assert [one.returncode for one in both] == [0, 0]
     assert_whole(redis_url)
     assert queued_ids(redis_url) == list(range(2500))
@@ -155,7 +155,7 @@ def test_two_loads_of_two_data_sets_at_once(producer, rows, tmp_path, redis_url,
     write(other, 2500, change=0)
     both = [producer.start(*LOAD, path) for path in (rows, other)]
     for one in both:
-        one.communicate(timeout=60)
+        one.communicate(timeout=100)
     assert sorted(one.returncode for one in both) == [0, 7]
     assert_whole(redis_url)
     won = both[0].returncode == 0
@@ -293,7 +293,7 @@ def test_no_to_the_question_of_cancel_changes_nothing_and_is_no_interrupt(
             text=True,
         )
         os.write(ours, b"n\n")
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=100)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -338,7 +338,7 @@ def test_interrupted_it_says_what_is_safe_and_leaves_nothing(producer, service_e
     running = producer.start("load", "-", "--run", RUN, "--model", "m")
     eventually_sync(lambda: left_behind(tmp_path), 60)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=100)
     assert running.returncode == 130
     assert said.strip() == "Interrupted. Nothing is lost; the same command goes on."
     assert left_behind(tmp_path) == []
@@ -348,7 +348,7 @@ def test_a_killed_load_is_cleaned_up_by_the_next(producer, service_env, load, ro
     service_env["TMPDIR"] = str(tmp_path)
     producer.killed_at("load.after_spool", *LOAD, rows)
     assert len(left_behind(tmp_path)) == 1
-    producer.start(*LOAD, rows).communicate(timeout=60)
+    producer.start(*LOAD, rows).communicate(timeout=100)
     assert left_behind(tmp_path) == []
 
 

@@ -81,7 +81,7 @@ class Crew:
     def end(self) -> list[int]:
         for process in self.all.values():
             process.send_signal(signal.SIGTERM)
-        return [process.wait(30) for process in self.all.values()]
+        return [process.wait(100) for process in self.all.values()]
 
 
 @pytest.fixture(scope="module")

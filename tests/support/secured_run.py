@@ -188,7 +188,7 @@ def whole_run(server: SecuredRedis, s3: S3Server, folder: Path) -> SecuredRun:
         this.values += _all_values(admin)
         sink = this.start("sink", "gen-sink", "--run", RUN, "--burst", "--rows", "10")
         _observe(this, sink)
-        assert sink.wait(60) == Exit.DEAD_LETTERS, (folder / "sink.log").read_text()
+        assert sink.wait(100) == Exit.DEAD_LETTERS, (folder / "sink.log").read_text()
         this.values += _all_values(admin)
     this.must("monitor", "gen-producer", "status", RUN)
     this.must("monitor", "gen-producer", "failed", RUN)
@@ -225,7 +225,7 @@ def _generate(this: SecuredRun, admin: redis.Redis) -> None:
         this.denied_to_rq_info = this.server.denials()
         eventually_sync(lambda: _alive(consumer, this) and admin.xlen(KEYS.stream) == ITEMS - 1, 60)
         consumer.send_signal(signal.SIGTERM)
-        assert consumer.wait(30) == 143, (this.folder / "consumer.log").read_text()
+        assert consumer.wait(100) == 143, (this.folder / "consumer.log").read_text()
     finally:
         if consumer.poll() is None:
             consumer.kill()
