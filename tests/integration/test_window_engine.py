@@ -105,7 +105,8 @@ async def test_it_finds_what_the_engine_holds_and_again_when_that_halves(world, 
 
 
 @pytest.mark.row("B7")
-@pytest.mark.parametrize("status", [503, pytest.param(429, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.faults
 async def test_it_gives_way_to_an_engine_that_pushes_back(world, samples, status) -> None:
     """What is refused goes back to the queue, and none of it is charged."""
     await world.load(200, sampling=SAMPLING)
