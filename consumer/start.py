@@ -183,6 +183,7 @@ async def serve(
     stopping = stopping or Stopping()
     spec = await asyncio.to_thread(profiled, settings, engine_spec(settings, options))
     engine = engine_named(settings.engine)
+    store = open_store(settings)  # a missing name is said before any wait for Redis
     redis = await once_there(
         lambda: connect(settings, name="consumer", writes=True, warn=log_weakness),
         seconds=settings.wait_seconds,
@@ -200,7 +201,7 @@ async def serve(
             redis=redis,
             runs=runs,
             limits=settings.limits(),
-            store=open_store(settings),
+            store=store,
             engine=engine,
             spec=spec,
             supervisor=Supervisor(

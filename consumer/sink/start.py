@@ -57,13 +57,13 @@ async def run_sink(
         DeadLettersError, VerifyError: burst mode; see SinkService.
     """
     stop = asyncio.Event()
+    store: ObjectStore = open_store(settings)  # a missing name is said before any wait for Redis
     async with AsyncExitStack() as cleanup:
         redis = await once_there(
             lambda: connect(settings, name="sink", writes=True, warn=log_weakness),
             seconds=settings.wait_seconds,
         )
         cleanup.push_async_callback(redis.aclose)
-        store: ObjectStore = open_store(settings)
         if single_writer:
             store = SingleWriterStore(store)
         await once_there(lambda: asyncio.to_thread(store.probe), seconds=settings.wait_seconds)

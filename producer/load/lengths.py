@@ -177,7 +177,7 @@ class LengthCheck:
                 path = locate_model(self._model)
                 tokens = load_tokens(str(path) if path else self._model)
             except EngineError as error:
-                self.why = error.why or error.what
+                self.why = " ".join(filter(None, (error.why or error.what, error.fix)))
             else:
                 self._counter = Counter(
                     tokens, thinking=self._thinking, keep_answers=self._keep_answers

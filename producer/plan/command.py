@@ -49,7 +49,8 @@ def run_plan(
 
     Raises:
         UsageError, InputError, StoreError: a source cannot be read.
-        InputError: rows cannot be loaded, and ``--on-error`` is stop; said after the plan.
+        InputError: rows cannot be loaded, and ``--on-error`` is stop, or there are none that can;
+            said after the plan.
     """
     if not datasets:
         raise UsageError("There is nothing to plan.", fix="gen-producer plan prompts.jsonl")
@@ -64,6 +65,12 @@ def run_plan(
             f"{plan.survey.bad:,} of {plan.survey.read:,} rows cannot be loaded.",
             why=f"{summary(plan.survey)}. Nothing was stored or queued.",
             fix="Mend them, or pass over what cannot be used: --on-error skip",
+        )
+    if not plan.survey.rows:  # load refuses it with the same code
+        raise InputError(
+            f"{plan.source} holds no row that can be loaded.",
+            why=summary(plan.survey) if plan.survey.bad else "It is empty.",
+            fix="Look whether it is the right file, and whole.",
         )
     return Exit.DONE
 
@@ -136,7 +143,8 @@ def _tokenizer(model: str, options: dict[str, Any]) -> tuple[Counter | None, str
             own = own_context(path)
         tokens = load_tokens(str(path) if path else model, download=bool(HUB_NAME.fullmatch(model)))
     except EngineError as error:
-        return None, f"{guess}\n{error.what}\n{error.why}", own
+        words = filter(None, (guess, error.what, error.why, error.fix))
+        return None, "\n".join(words), own
     counter = Counter(tokens, thinking=options["thinking"], keep_answers=False)
     words = f"by {model_name(model)}'s own tokenizer and chat template"
     return counter, words, own or tokens.context_tokens

@@ -25,7 +25,9 @@ _EXAMPLES_SHOWN = 2
 def screen(plan: Plan, *, ascii_only: bool = False) -> str:
     """Return the plan in words; ``ascii_only`` where the terminal knows no other signs."""
     lines = [*_head(plan), *_rows(plan), *_tokens(plan, ascii_only=ascii_only)]
-    lines += [*_refused(plan), *_output(plan), *_cost(plan), "", _next(plan)]
+    lines += [*_refused(plan), *_output(plan), *_cost(plan)]
+    if plan.survey.rows:
+        lines += ["", _next(plan)]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.codec import dumps
+from common.errors import Exit
 from common.records import Row, RunSettings, Sampling
 from producer import cli
 from producer.load.lengths import (
@@ -170,9 +171,19 @@ def test_what_is_not_there_is_an_error(plan, word, code, tmp_path):
     plan(*([tmp_path / word] if word else []), code=code)
 
 
-def test_an_empty_data_set_has_an_empty_plan(plan, tmp_path):
-    (tmp_path / "a.jsonl").touch()
-    assert "0 of 0 can be loaded" in plan(tmp_path / "a.jsonl").out
+@pytest.mark.parametrize("content", ["", "\n \n", '{"nothing": 1}\n'])
+def test_a_data_set_without_a_row_to_load_is_refused_as_load_refuses_it(plan, tmp_path, content):
+    (tmp_path / "a.jsonl").write_text(content)
+    said = plan(tmp_path / "a.jsonl", "--on-error", "skip", code=Exit.INPUT)
+    assert "0 of " in said.out
+    assert "Next: " not in said.out
+    assert "a.jsonl holds no row that can be loaded." in said.err
+
+
+def test_what_counts_tokens_says_how_it_is_installed(plan, data, model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    said = plan(data, "--model", model, "--on-error", "skip")
+    assert "pip install '.[tokens]'" in said.out
 
 
 @settings(max_examples=60)
