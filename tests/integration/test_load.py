@@ -357,7 +357,7 @@ def test_servers_that_are_not_there_are_said_before_the_reading(producer, servic
     right = service_env["GENQ_STORE"]
     service_env["GENQ_STORE"] = "s3://no-such-bucket/x"
     text = producer(*missing, code=5).err
-    assert "Create it" in text
+    assert "create it: aws s3 mb" in text
     service_env["GENQ_STORE"] = right
     service_env["GENQ_REDIS_URL"] = "redis://127.0.0.1:1/0"
     assert "cannot be reached" in producer(*missing, code=4).err

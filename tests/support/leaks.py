@@ -66,7 +66,8 @@ GIVEN = {
 }
 # The same for commands that print secrets, by a piece of the command line.
 MAY_SHOW = {
-    "s/^user $user on/": "the lines of SECURITY.md print each password that they give, once"
+    "s/^user $user on/": "the lines of SECURITY.md print each password that they give, once",
+    "weed shell -master=": "the S3 server's own tool answers with each key that it is told",
 }
 
 _known = {"planted-secret": "a planted secret"}  # part of each that tests plant

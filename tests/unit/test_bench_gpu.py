@@ -44,7 +44,7 @@ def test_both_sides_are_asked_the_same(tmp_path):
 def test_two_cards_and_one_are_measured_warm_and_in_turn(monkeypatch, tmp_path):
     """A first load meets a small window and kernels that are not compiled yet."""
     seen = []
-    options = Namespace(gpus=[0, 1], out=tmp_path, rounds=2)
+    options = Namespace(gpus=[0, 1], out=tmp_path, rounds=2, warm=True)
     bench = bench_gpu.Bench(options, None)
     rates = {1: iter((90.0, 110.0)), 2: iter((1.0, 190.0, 1.0, 210.0))}
 
