@@ -143,8 +143,8 @@ def _tokenizer(model: str, options: dict[str, Any]) -> tuple[Counter | None, str
             own = own_context(path)
         tokens = load_tokens(str(path) if path else model, download=bool(HUB_NAME.fullmatch(model)))
     except EngineError as error:
-        words = filter(None, (guess, error.what, error.why, error.fix))
-        return None, "\n".join(words), own
+        said = filter(None, (guess, error.what, error.why, error.fix))
+        return None, "\n".join(said), own
     counter = Counter(tokens, thinking=options["thinking"], keep_answers=False)
     words = f"by {model_name(model)}'s own tokenizer and chat template"
     return counter, words, own or tokens.context_tokens
