@@ -310,6 +310,8 @@ async def test_a_sink_shows_what_it_committed(settings):
             return None
         page = Page(text)
         done = page("genq_sink_committed_items_total", run="shown") == 11
+        # Redis tells the items; what this sink counts itself follows a moment later.
+        done = done and page("genq_sink_parts_total", run="shown") > 0
         return page if status == 200 and done else None
 
     try:
