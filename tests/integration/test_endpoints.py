@@ -309,10 +309,8 @@ async def test_a_sink_shows_what_it_committed(settings):
         except OSError:
             return None
         page = Page(text)
-        done = page("genq_sink_committed_items_total", run="shown") == 11
-        # Redis tells the items; what this sink counts itself follows a moment later.
-        done = done and page("genq_sink_parts_total", run="shown") > 0
-        return page if status == 200 and done else None
+        done = status == 200 and page("genq_sink_committed_items_total", run="shown") == 11
+        return page if done and page("genq_sink_parts_total", run="shown") else None
 
     try:
         page = await eventually(all_committed, 60)
