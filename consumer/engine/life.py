@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -18,9 +18,11 @@ from consumer.engine.http import EngineHttp
 from consumer.engine.process import EngineProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from consumer.engine.api import Engine, EngineLoad, EngineSpec
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -121,14 +123,7 @@ class Life:
     async def watch(self) -> EngineDownError:
         """Serve until the engine is down, stuck or condemned; return why."""
         process = self._spawn.result() if self._spawn else None
-        ways = (self._ended(process), self._stuck(), self._doomed())
-        tasks = [asyncio.create_task(way) for way in ways]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task.result() for task in tasks if task in done)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await first_of(self._ended(process), self._stuck(), self._doomed())
 
     def condemn(self, reason: str) -> None:
         """Let :meth:`watch` return with this reason."""
@@ -215,6 +210,18 @@ class Life:
     def _down(self, reason: str, process: EngineProcess | None) -> EngineDownError:
         lines = process.last_lines() if process else []
         return EngineDownError(reason, failure=recognise(lines[-80:]), words=last_words(lines))
+
+
+async def first_of(*ways: Coroutine[Any, Any, T]) -> T:
+    """Return what comes out of the way that ends first; the others are called off."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task.result() for task in tasks if task in done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _by_signal(code: int) -> str:

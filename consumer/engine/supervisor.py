@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,7 +19,7 @@ from consumer.engine.gpu_loss import lost_at_the_end, lost_in_service
 from consumer.engine.gpu_watch import GpuWatch
 from consumer.engine.http import EngineHttp
 from consumer.engine.leftovers import end_leftovers
-from consumer.engine.life import EngineDownError, Life, StartBudget, UnfitError
+from consumer.engine.life import EngineDownError, Life, StartBudget, UnfitError, first_of
 from consumer.engine.process import log_path
 from consumer.engine.states import EngineState, transition
 
@@ -223,7 +223,9 @@ class Supervisor:
         )
         answered = self.answered()
         self._ready_at = None
-        down = await _first(self._serve(life), self._card_lost(life))
+        down: EngineDownError | EngineError = await first_of(
+            self._serve(life), self._card_lost(life)
+        )
         ready_at: float | None = self._ready_at
         served = 0.0 if ready_at is None else time.monotonic() - ready_at
         self._loop.ended(
@@ -295,20 +297,6 @@ class Supervisor:
             why=f"{cause}{down.words}".strip(),
             fix=down.fix or f"Read its log: {_log(self.spec)}",
         )
-
-
-async def _first(
-    *ways: Coroutine[Any, Any, EngineDownError | EngineError],
-) -> EngineDownError | EngineError:
-    """Return what comes out of the way that ends first; the others are called off."""
-    tasks = [asyncio.create_task(way) for way in ways]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task.result() for task in tasks if task in done)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _lasting(down: EngineDownError | EngineError) -> bool:
