@@ -253,6 +253,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def prepare(self, spec: EngineSpec) -> None:
+        """Load here what the first prompt will need; called while the server starts.
+
+        Raises:
+            Exception: what its use would raise, too; so a caller may leave it at that.
+        """
+        ...
+
     async def facts(self, http: Http, spec: EngineSpec) -> EngineFacts:
         """Ask a ready server what it is.
 
@@ -278,7 +286,7 @@ class Engine(Protocol):
         ...
 
     def renderer(self, spec: EngineSpec, http: Http) -> Renderer:
-        """Return what renders for this model; heavy loading waits for the first use."""
+        """Return what renders for this model; what is heavy loads at first use, and stays."""
         ...
 
     def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> tuple[EngineSpec, str] | None:

@@ -23,6 +23,10 @@ class HfRenderer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._tokens: Tokens | None = None
 
+    async def load(self) -> None:
+        """Load the tokenizer now, if it is not yet."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+
     async def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None
     ) -> list[int]:

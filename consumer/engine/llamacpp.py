@@ -152,6 +152,9 @@ class LlamaCppEngine:
         except (ValueError, TypeError, AttributeError, KeyError, IndexError):
             return None
 
+    async def prepare(self, spec: EngineSpec) -> None:
+        """Do nothing: the server has all that prompts need."""
+
     async def ready(self, http: Http) -> bool:
         """Ask /health: it is 503 while the model loads."""
         return (await http.get("/health", _ASK_SECONDS)).ok

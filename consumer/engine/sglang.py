@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.records import Sampling
+    from consumer.engine.hf_renderer import HfRenderer
 
 # Our names, SGLang's names. A name that it does not know ends in a bare 500, so nothing else goes.
 SAMPLING_NAMES = {
@@ -66,6 +67,9 @@ class SglangEngine:
     """The default engine."""
 
     name = "sglang"
+
+    def __init__(self) -> None:
+        self._renderers: dict[str, HfRenderer] = {}  # by model: a tokenizer loads once
 
     def launch(self, spec: EngineSpec) -> Launch:
         """Return the launch line; the key travels in the environment."""
@@ -176,12 +180,21 @@ class SglangEngine:
         """Flush the radix cache; refused while anything runs, if only for a moment more."""
         return (await http.post(_FLUSH, {}, _ASK_SECONDS)).ok
 
+    async def prepare(self, spec: EngineSpec) -> None:
+        """Load the tokenizer: some three seconds, which a starting server leaves us."""
+        if locate_model(spec.model) is not None:  # else the server is fetching it now
+            await self._renderer(spec).load()
+
     def renderer(self, spec: EngineSpec, http: Http) -> Renderer:  # noqa: ARG002 - local files suffice
-        """Return a renderer from the model's own folder."""
+        """Return the renderer from the model's own folder."""
+        return self._renderer(spec)
+
+    def _renderer(self, spec: EngineSpec) -> HfRenderer:
         from consumer.engine.hf_renderer import HfRenderer  # noqa: PLC0415 - loads only if used
 
         path = locate_model(spec.model)
-        return HfRenderer(spec.model if path is None else str(path))
+        model = spec.model if path is None else str(path)
+        return self._renderers.setdefault(model, HfRenderer(model))
 
     def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> tuple[EngineSpec, str] | None:
         """Lower the share of memory taken at the start, or how many requests run at once."""

@@ -108,6 +108,7 @@ class Supervisor:
         self._life: Life | None = None
         self._ready_at: float | None = None  # when the present incarnation began to serve
         self._task: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
 
     @property
@@ -137,6 +138,7 @@ class Supervisor:
             await asyncio.to_thread(end_leftovers, self.spec.state_dir)
         self.card.start()
         await self._to(EngineState.STARTING)
+        self._preparing = asyncio.create_task(self._prepare())
         self._task = asyncio.create_task(self._run(), name=f"supervisor {self.spec.name}")
 
     async def wait_ready(self) -> EngineFacts:
@@ -167,14 +169,21 @@ class Supervisor:
             return
         if self.state is not EngineState.FATAL:
             await self._to(EngineState.DRAINING)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._preparing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._life is not None:
             await self._life.end(0.0 if now else self._budget.stop_seconds)
         self.card.stop()
         self._lock.release()
         await self._to(EngineState.STOPPED)
+
+    async def _prepare(self) -> None:
+        try:
+            await self.engine.prepare(self.spec)
+        except Exception as error:  # noqa: BLE001 - what needs it meets the same, and tells it
+            log.debug("engine.not_prepared", why=repr(error))
 
     async def _run(self) -> None:
         try:

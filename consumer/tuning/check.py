@@ -141,6 +141,7 @@ def _show(options: CheckOptions, timed: _Timed, facts: EngineFacts, compared: st
             "model": facts.model,
             "seconds": round(timed.seconds, 2),
             "run": options.run,
+            "random_weights": timed.checks.random_weights,
             "paths": asdict(paths),
             "answers": [
                 {
@@ -157,6 +158,8 @@ def _show(options: CheckOptions, timed: _Timed, facts: EngineFacts, compared: st
         f"Honest: {facts.engine} {facts.version} with {facts.model} says the same {_ways(paths)}"
         f" ({timed.seconds:.1f} s)."
     )
+    if timed.checks.random_weights:
+        click.echo("Its weights are random: whether it knows a language was not asked.")
     for doubt in paths.doubts:
         click.echo(doubt)
     if compared:

@@ -13,6 +13,8 @@ import pytest
 
 from common.errors import ConflictError, EngineError
 from common.records import Sampling
+from common.tokens import load_tokens
+from consumer.engine import hf_renderer
 from consumer.engine.api import GenerateRequest
 from consumer.engine.process import log_path, port_free, session_members
 from consumer.engine.states import EngineState as S
@@ -40,7 +42,7 @@ class Watched:
         self.waiting = 0
         options = {"budget": BUDGET, "stall_seconds": 1.0} | options
         self.supervisor = Supervisor(
-            FakeSglang(),
+            options.pop("engine", None) or FakeSglang(),
             spec,
             signals=Signals(on_state=lambda state, n: self.states.append((state, n))),
             in_flight=lambda: self.waiting,
@@ -93,6 +95,49 @@ async def test_it_starts_answers_and_stops_in_order(tmp_path):
         assert it.downs == []
     assert await port_free(spec.host, spec.port, seconds=0)
     assert [path.suffix for path in sorted((tmp_path / "engines").iterdir())] == [".lock", ".log"]
+
+
+class Preparing(FakeSglang):
+    """Not ready before :meth:`prepare` has ended, well or not."""
+
+    def __init__(self, fault=None):
+        super().__init__()
+        self.fault = fault
+        self.prepared = asyncio.Event()
+
+    async def prepare(self, spec):
+        try:
+            if self.fault:
+                raise self.fault
+            await super().prepare(spec)
+        finally:
+            self.prepared.set()
+
+    async def ready(self, http):
+        return self.prepared.is_set() and await super().ready(http)
+
+
+async def test_the_tokenizer_is_loaded_while_the_server_starts_and_once(tmp_path, monkeypatch):
+    loads = []
+    monkeypatch.setattr(
+        hf_renderer,
+        "load_tokens",
+        lambda *args, **options: loads.append(args) or load_tokens(*args, **options),
+    )
+    async with supervised(fake_spec(tmp_path), engine=Preparing()) as it:
+        await it.supervisor.wait_ready()
+        assert len(loads) == 1
+        for _ in range(2):
+            renderer = it.supervisor.engine.renderer(it.supervisor.spec, it.supervisor.http)
+            assert await renderer.encode("ab")
+        assert len(loads) == 1
+
+
+async def test_a_tokenizer_that_does_not_load_is_left_to_what_needs_it(tmp_path):
+    engine = Preparing(EngineError("The model has no tokenizer."))
+    async with supervised(fake_spec(tmp_path), engine=engine) as it:
+        await it.supervisor.wait_ready()
+        assert (await it.ask()).ok
 
 
 async def test_a_stop_lets_the_engine_finish_what_it_has(tmp_path):
