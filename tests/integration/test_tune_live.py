@@ -228,3 +228,19 @@ async def test_check_shows_the_texts_of_a_dishonest_engine(world, monkeypatch):
     assert refusal.value.exit_code == Exit.ENGINE
     assert "uncached: " in refusal.value.why
     assert "cached: " in refusal.value.why
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_check_says_that_random_weights_were_asked_no_language(
+    world, monkeypatch, capsys, as_json
+):
+    monkeypatch.setattr(check, "engine_named", lambda _name: FakeSglang())
+    settings = world.settings.model_copy(update={"model": world.model, "profile": "none"})
+    asked = CheckOptions(gpu=None, flags=("--load-format", "dummy"), as_json=as_json)
+    assert await check.check(settings, asked) == Exit.DONE
+    said = capsys.readouterr().out
+    if as_json:
+        assert json.loads(said.splitlines()[-1])["random_weights"]
+    else:
+        assert "whether it knows a language was not asked" in said
+        assert "random tokens 0" in said
