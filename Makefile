@@ -33,7 +33,7 @@ demo: $(VENV)/.local ## Answer the example prompts on this machine, with a real 
 	@$(BIN)/gen-local examples/prompts.jsonl --run demo
 
 test: check ## All checks, and all tests but the slow ones
-	$(PYTEST) -n 3 --dist loadgroup -m "not slow and not faults" $(PYTEST_OPTIONS)
+	$(PYTEST) -n 4 --dist loadgroup -m "not slow and not faults" $(PYTEST_OPTIONS)
 
 check: $(VENV)/.test ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check -q .

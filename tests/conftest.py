@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("explore", common)
     hypothesis.settings.register_profile("genq", common, derandomize=True)
     hypothesis.settings.load_profile("genq")
+    # What an image may have switched off: each service of a test would compile all of ours anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

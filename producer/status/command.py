@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 from common.errors import Exit, QueueError, StoreError
@@ -104,4 +105,5 @@ def _answer(
         return _NONE, data
     if len(found) == 1:
         return screen(found[0], width=width, rows=rows), data
-    return "\n".join(row(status, width=width) for status in found), data
+    cut = width if sys.stdout.isatty() else None  # what is read by others is whole
+    return "\n".join(row(status, width=cut) for status in found), data

@@ -100,8 +100,8 @@ def fold(line: str, width: int) -> list[str]:
     return lines
 
 
-def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
-    """Return one line for a run among several."""
+def row(status: RunStatus, *, width: int | None = MAX_WIDTH) -> str:
+    """Return one line for a run among several; None: of any length."""
     counts = status.counts
     word, cause = state_of(status)
     finished = counts.committed + counts.dead
@@ -112,7 +112,7 @@ def row(status: RunStatus, *, width: int = MAX_WIDTH) -> str:
         line += f", {left}"
     if cause and word not in ("done", "finishing"):
         line += f" ({cause})"
-    return line if len(line) <= width else line[: width - 3] + "..."
+    return line if width is None or len(line) <= width else line[: width - 3] + "..."
 
 
 def _pace(status: RunStatus) -> str:

@@ -29,7 +29,7 @@ from tests.support.fault_table import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SUITE = ["-n", "3", "--dist", "loadgroup", "-m", "not slow and not faults", "-q"]
+SUITE = ["-n", "4", "--dist", "loadgroup", "-m", "not slow and not faults", "-q"]
 # Ends with its parent, however that ended: a forgotten one slows down all that comes after.
 BURN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 HEAD = """\

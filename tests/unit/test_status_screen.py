@@ -56,6 +56,7 @@ def test_every_line_fits_and_is_plain_ascii(width, state):
     assert max(map(len, lines)) <= max(width, 67)  # a name of 63 characters is not broken
     assert screen(long, width=width).isascii()
     assert len(row(long, width=width)) <= width
+    assert not row(long, width=None).endswith("...")
     if width == 100:
         assert len(lines) - len(long.workers) <= LINES + 1
 
