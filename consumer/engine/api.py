@@ -189,6 +189,14 @@ class Http(Protocol):
 class Renderer(Protocol):
     """The model's own chat template and tokenizer."""
 
+    async def load(self) -> None:
+        """Load what it needs from this machine; done already after the first time.
+
+        Raises:
+            EngineError: that cannot be loaded, with the way out.
+        """
+        ...
+
     async def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None
     ) -> list[int]:

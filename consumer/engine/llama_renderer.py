@@ -28,6 +28,9 @@ class LlamaRenderer:
         self._http = http
         self._special: frozenset[int] | None = None
 
+    async def load(self) -> None:
+        """Do nothing: the server has it all."""
+
     async def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool | None
     ) -> list[int]:

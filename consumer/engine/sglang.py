@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,19 @@ _READY_SECONDS = 30.0
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Renderer:
+    fingerprint: str | None  # of the files before they were loaded; None: nobody has looked
+    renderer: HfRenderer
+
+
 class SglangEngine:
     """The default engine."""
 
     name = "sglang"
 
     def __init__(self) -> None:
-        self._renderers: dict[str, HfRenderer] = {}  # by model: a tokenizer loads once
+        self._renderers: dict[str, _Renderer] = {}  # by model: a tokenizer loads once
 
     def launch(self, spec: EngineSpec) -> Launch:
         """Return the launch line; the key travels in the environment."""
@@ -131,11 +137,13 @@ class SglangEngine:
             running = state.get("effective_max_running_requests_per_dp")
             boot = Boot() if spec.url else await asyncio.to_thread(boot_of_log, log_path(spec))
             config = await asyncio.to_thread(model_config, spec.model, str(info["model_path"]))
+            fingerprint = await asyncio.to_thread(model_fingerprint, spec.model)
+            self._renderer(spec, fingerprint)  # what renders is what runs are compared with
             return EngineFacts(
                 engine=self.name,
                 version=str(info.get("version", "")),
                 model=model_name(spec.model),
-                model_fingerprint=await asyncio.to_thread(model_fingerprint, spec.model),
+                model_fingerprint=fingerprint,
                 vocab_size=int(config["vocab_size"]),
                 context_tokens=int(info.get("context_length") or await _context(http, info)),
                 max_running=int(running or info["max_running_requests"])
@@ -162,8 +170,8 @@ class SglangEngine:
             return None
         try:
             load = read_load(loads.body, metrics.body.decode() if metrics.ok else "")
-        except (ValueError, TypeError, AttributeError):
-            return None
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
+            return None  # another release may shape it otherwise
         # Somebody else's server may run without metrics; any other answer is a failed reading.
         return load if metrics.ok or metrics.status == _NOT_FOUND else replace(load, whole=False)
 
@@ -183,18 +191,26 @@ class SglangEngine:
     async def prepare(self, spec: EngineSpec) -> None:
         """Load the tokenizer: some three seconds, which a starting server leaves us."""
         if locate_model(spec.model) is not None:  # else the server is fetching it now
-            await self._renderer(spec).load()
+            fingerprint = await asyncio.to_thread(model_fingerprint, spec.model)
+            await self._renderer(spec, fingerprint).load()
 
     def renderer(self, spec: EngineSpec, http: Http) -> Renderer:  # noqa: ARG002 - local files suffice
-        """Return the renderer from the model's own folder."""
+        """Return the renderer from the model's own folder, as :meth:`facts` found it last."""
         return self._renderer(spec)
 
-    def _renderer(self, spec: EngineSpec) -> HfRenderer:
+    def _renderer(self, spec: EngineSpec, fingerprint: str | None = None) -> HfRenderer:
+        """Return the model's renderer; a new one where the folder's files are others than before.
+
+        Templates are mended in place, and folders are still being copied as servers start.
+        """
         from consumer.engine.hf_renderer import HfRenderer  # noqa: PLC0415 - loads only if used
 
         path = locate_model(spec.model)
         model = spec.model if path is None else str(path)
-        return self._renderers.setdefault(model, HfRenderer(model))
+        kept = self._renderers.get(model)
+        if kept is None or fingerprint not in (None, kept.fingerprint):
+            kept = self._renderers[model] = _Renderer(fingerprint, HfRenderer(model))
+        return kept.renderer
 
     def lighter(self, spec: EngineSpec, facts: EngineFacts | None) -> tuple[EngineSpec, str] | None:
         """Lower the share of memory taken at the start, or how many requests run at once."""

@@ -19,6 +19,7 @@ from common.records import Failure, Verdict
 from consumer.generation.health import EngineTrust
 from consumer.generation.window import Window
 from consumer.leases.fetcher import MOST_AT_ONCE
+from consumer.stopping import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +103,9 @@ class Pump:
         self._wake.set()
 
     def engine_down(self) -> None:
-        """Start nothing more until an engine is up."""
+        """Start nothing more until an engine is up; what waits to run alone goes to others."""
         self._ready = None
+        self._drop_suspects()
 
     def nudge(self) -> None:
         """Look again: the window or the runs changed."""
@@ -154,8 +156,7 @@ class Pump:
 
         :meth:`run` must have ended before.
         """
-        while self._suspects:
-            self.outbox.release(self._suspects.popleft().held)
+        self._drop_suspects()
         waiter = asyncio.create_task(hurry.wait())
         until = time.monotonic() + grace_seconds
         while self._tasks and not hurry.is_set() and (left := until - time.monotonic()) > 0:
@@ -163,16 +164,16 @@ class Pump:
                 {*self._tasks.values(), waiter}, timeout=left, return_when=asyncio.FIRST_COMPLETED
             )
         waiter.cancel()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._tasks.values()))
         for held in self.keeper.all():  # leased, but never started
             if not held.handed:
                 self.outbox.release(held)
 
     def _room(self) -> int:
-        if self._ready is None or self.closed() or self.outbox.full:
+        if self.closed():
+            self._drop_suspects()  # who knows how long; a burst would wait for them
+            return 0
+        if self._ready is None or self.outbox.full:
             return 0
         if self.trust.pause_seconds(time.monotonic()) > 0 or self._alone:
             return 0
@@ -200,6 +201,10 @@ class Pump:
             work.held.on_lost = lambda: self._drop_suspect(work)
         else:
             self._start(work, self._ready)
+
+    def _drop_suspects(self) -> None:
+        while self._suspects:
+            self.outbox.release(self._suspects.popleft().held)
 
     def _drop_suspect(self, work: Work) -> None:
         if work in self._suspects:

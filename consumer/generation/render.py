@@ -55,8 +55,12 @@ class Prompts:
     async def warm(self) -> None:
         """Load tokenizer and template now: that takes seconds, in which little else runs.
 
-        Never raises: what is wrong with them comes out with the first item.
+        What is wrong with the template comes out with the first item.
+
+        Raises:
+            EngineError: nothing of this model can be rendered here.
         """
+        await self._renderer.load()
         try:
             await self.thinking(await self.render(_HELLO, thinking=None))
         except (ValueError, EngineError) as error:

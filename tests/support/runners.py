@@ -69,6 +69,9 @@ class Dialect:
 class Bytes:
     """A tokenizer of bytes, whose template refuses one word."""
 
+    async def load(self):
+        pass
+
     async def render(self, messages, *, thinking):
         text = "|".join(f"{m['role']}:{m['content']}" for m in messages)
         if "unspeakable" in text:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
+
+import pytest
 
 from consumer.generation import pump as pump_module
 from consumer.generation.pump import Pump
@@ -65,3 +68,47 @@ async def test_an_item_that_waits_to_run_alone_can_be_stopped_too() -> None:
     assert released == [held]
     assert not pump._suspects
     assert not pump.stop_item("r", 5)
+
+
+@pytest.mark.parametrize("why", ["the run is held", "the engine is down"])
+async def test_what_waits_to_run_alone_is_given_back_where_nothing_may_begin(why) -> None:
+    """Nobody knows how long that is; a burst would wait for it, and others have engines."""
+    released, held, closed = [], Held(), []
+    outbox = SimpleNamespace(full=False, release=released.append)
+    keeper = SimpleNamespace(all=list)
+    pump = Pump(Fetcher(), keeper, outbox, Runner(), closed=lambda: "".join(closed))
+    pump._ready = SimpleNamespace()
+    pump._take(SimpleNamespace(held=Held(), suspect=False))  # the engine is not free yet
+    pump._take(SimpleNamespace(held=held, suspect=True))
+    assert pump._room() == 0
+    assert released == []
+    if why == "the run is held":
+        closed.append(why)
+        assert pump._room() == 0
+    else:
+        pump.engine_down()
+    assert released == [held]
+    assert not pump._suspects
+    await pump.drain(0.0, asyncio.Event())
+    assert released == [held]
+
+
+async def test_a_drain_cancels_until_all_have_ended() -> None:
+    """Before Python 3.12 `asyncio.wait_for` may swallow a cancellation."""
+
+    class Deaf:
+        async def run(self, _work, _ready):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+    keeper = SimpleNamespace(all=list)
+    outbox = SimpleNamespace(full=False, release=lambda _held: None)
+    pump = Pump(Fetcher(), keeper, outbox, Deaf(), window=Window(8))
+    pump._ready = SimpleNamespace()
+    pump._take(SimpleNamespace(held=Held(), suspect=False))
+    await eventually(lambda: pump.in_flight, 30)
+    await asyncio.sleep(0)  # poll: until the item has begun to wait
+    async with asyncio.timeout(30):
+        await pump.drain(0.0, asyncio.Event())
+    assert pump.in_flight == 0

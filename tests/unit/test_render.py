@@ -38,6 +38,9 @@ class Pieces:
         self.vocabulary: list[str] = list(own)
         self.decoded = 0
 
+    async def load(self) -> None:
+        pass
+
     async def template(self) -> str:
         return self._template
 
