@@ -77,8 +77,8 @@ class Fetcher:
         """Return up to ``n`` items to work on; fewer, or none, when there are no more.
 
         Raises:
-            QueueError: Redis did not answer. The same lease call is repeated the next time, so
-                what it took is not lost.
+            QueueError: Redis did not answer, and there is nothing to work on meanwhile. The same
+                lease call is repeated the next time, so what it took is not lost.
         """
         works: list[Work] = []
         for run in list(self._catalogue.active):
@@ -86,8 +86,14 @@ class Fetcher:
                 break
             if self._unreadable_until.get(run.info.run, 0.0) > time.monotonic():
                 continue
-            works += await self._rows(run, await self._lease(run, n - len(works)))
-        return works
+            try:
+                leased = await self._lease(run, n - len(works))
+            except QueueError:
+                if not works:
+                    raise
+                break  # what other runs gave is kept by us: nobody else would ever begin it
+            works += await self._rows(run, leased)
+        return [work for work in works if not work.held.lost]  # others took a while to be asked
 
     async def _lease(self, run: ActiveRun, n: int) -> list[Leased]:
         key = (run.info.run, run.info.epoch)
@@ -116,7 +122,7 @@ class Fetcher:
             self._keeper.hold(lease)
         # Side by side: scattered items need a shard each, and the engine must not run dry.
         works = await asyncio.gather(*(self._read(run, lease) for lease in held))
-        return [work for work in works if work is not None and not work.held.lost]
+        return [work for work in works if work is not None]
 
     async def _read(self, run: ActiveRun, held: Held) -> Work | None:
         """Return the item with its row; None where it cannot be read, and its lease is given up."""
