@@ -62,7 +62,7 @@ explore: $(VENV)/.test ## The property tests with new examples, more with every 
 
 faults: $(VENV)/.test ## Every fault of the matrix at every step (tens of minutes)
 	@mkdir -p .pytest_cache && rm -f $(FAULT_RESULTS)
-	$(PYTEST) -n 2 --dist loadgroup -m "faults or row" --hypothesis-profile=explore -p tests.faults.results \
+	$(PYTEST) -n 4 --dist loadgroup -m "faults or row" --hypothesis-profile=explore -p tests.faults.results \
 		--fault-results $(FAULT_RESULTS) $(PYTEST_OPTIONS); failed=$$?; \
 	$(BIN)/python -m tests.faults.results $(FAULT_RESULTS) docs/records/faults.md; exit $$failed
 

@@ -39,7 +39,7 @@ What became of every test of a fault at every step, on real servers and processe
 from the results of runs at each of them, and of a test the last result counts
 (`tests/faults/results.py` says how).
 
-Two tests at a time on {cores} cores ({machine}) shared with other work; Python {python},
+Four tests at a time on {cores} cores ({machine}) shared with other work; Python {python},
 {packages}.
 Between {first} and {last} (UTC), at {commits}.
 
