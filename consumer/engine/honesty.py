@@ -60,7 +60,8 @@ class Honesty:
 
     ``record`` holds the answers of the engine that was accepted first; a ``reference`` from
     elsewhere (another engine of the same run) takes its place. Every later incarnation must agree
-    with it, and every incarnation with itself.
+    with it, and every incarnation with itself. ``answers`` holds those of the engine that was
+    accepted last: it serves now.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Honesty:
         log-probabilities are compared and nothing else, since such weights prefer no token.
         """
         self.record: tuple[Probe, ...] = tuple(reference)
-        self.paths: Paths | None = None  # those that the engine accepted last has taken
+        self.answers: tuple[Probe, ...] = ()  # of the engine that was accepted last
+        self.paths: Paths | None = None  # those that it has taken
         self.facts: EngineFacts | None = None  # and what it is
         self.tolerance = tolerance
         self._ids = ids
@@ -100,9 +102,11 @@ class Honesty:
         served = [probe for probe in asked.cached if reused(probe, asked.shared)]
         judge(first, served, self.tolerance, language=language)
         if self.record:
-            judge(self.record, first, 2 * self.tolerance, language=language)
+            sides = ("first", "now")
+            judge(self.record, first, 2 * self.tolerance, language=language, sides=sides)
         else:
             self.record = first
+        self.answers = first
         self.facts = facts
         self.paths = paths_of(asked, prefix_cache=facts.prefix_cache)
         log.info("engine.honest", answers=[probe.text for probe in first], paths=str(self.paths))
@@ -294,9 +298,16 @@ def judge_floor(probes: Sequence[Probe]) -> None:
 
 
 def judge(
-    base: Sequence[Probe], others: Sequence[Probe], tolerance: float, *, language: bool = True
+    base: Sequence[Probe],
+    others: Sequence[Probe],
+    tolerance: float,
+    *,
+    language: bool = True,
+    sides: tuple[str, str] | None = None,
 ) -> None:
     """Compare the answers of one way with those of another; their tokens only if ``language``.
+
+    ``sides``: what the two are called, where they are not of one engine asked in two ways.
 
     Raises:
         UnfitError: they differ by more than rounding can explain.
@@ -315,12 +326,14 @@ def judge(
     unlike = language and len(pairs) > 1 and 2 * agreeing < len(pairs)
     if not (mean <= tolerance and worst <= WORST * tolerance) or unlike:
         shown = [pair for _, pair in sorted(zip(gaps, pairs, strict=True), key=_gap)[:3]]
+        one, two = sides or (pairs[0][0].way, pairs[0][1].way)
+        said = "answers otherwise than before" if sides else "contradicts itself"
         raise UnfitError(
-            f"The engine contradicts itself: {pairs[0][0].way} and {pairs[0][1].way} disagree.",
+            f"The engine {said}: {one} and {two} disagree.",
             why=f"Mean difference of log-probabilities {mean:.3f} (allowed {tolerance:g}),"
             f" at worst {worst:.3f} (allowed {WORST * tolerance:g});"
             f" {agreeing} of {len(pairs)} answers begin alike.\n"
-            + "\n".join(_side_by_side(one, two) for one, two in shown),
+            + "\n".join(_side_by_side(pair, (one, two)) for pair in shown),
             fix="Try another attention backend or release of the engine. If you are sure that"
             " this is right for the model, switch the check off: GENQ_HONESTY=false",
         )
@@ -346,5 +359,6 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _side_by_side(one: Probe, two: Probe) -> str:
-    return f"{one.prompt!r}\n  {one.way:>8}: {one.text!r}\n  {two.way:>8}: {two.text!r}"
+def _side_by_side(pair: tuple[Probe, Probe], sides: tuple[str, str]) -> str:
+    said = zip(sides, pair, strict=True)
+    return f"{pair[0].prompt!r}\n" + "\n".join(f"  {who:>8}: {one.text!r}" for who, one in said)

@@ -107,7 +107,9 @@ async def test_the_first_record_stays_and_an_unreadable_one_objects_to_nothing(w
     assert unpack(b"\xff") == unpack(b'[{"prompt": 1}]') == ()
     info = await world.runs.get(RunName("one"))
     world.sync.set(RunKeys(RunName("one")).reference, b"from another release")
-    assert await Agreement(world.runs, Honesty(reference=mine), world.store).objection(info) == ""
+    check = Honesty()
+    check.answers = mine
+    assert await Agreement(world.runs, check, world.store).objection(info) == ""
     assert await Agreement(world.runs, None, world.store).objection(info) == ""
 
 

@@ -19,7 +19,7 @@ from common.queue.prompts import QueueLimits
 from common.s3 import open_store
 from common.settings import load_settings
 from consumer import start
-from consumer.agreement import Agreement, answers_of, record_of
+from consumer.agreement import Agreement, Came, answers_of, record_of
 from consumer.engine.honesty import Honesty, pack
 from consumer.engine.honesty_paths import Probe
 from consumer.engine.honesty_texts import QUESTIONS
@@ -41,10 +41,14 @@ KEY = RunPaths(RUN).engine
 
 def honesty(first: float = -0.1) -> Honesty:
     """What was accepted of an engine; ``first``: the log-probability of its first tokens."""
+    check = Honesty(reference=answers_with(first))
+    check.answers = check.record
+    return check
+
+
+def answers_with(first: float, names=QUESTIONS) -> tuple[Probe, ...]:
     logprobs = (first, -0.2, -0.3)
-    return Honesty(
-        reference=[Probe(name, "uncached", "x", (1, 2, 3), logprobs) for name in QUESTIONS]
-    )
+    return tuple(Probe(name, "uncached", "x", (1, 2, 3), logprobs) for name in names)
 
 
 def one_of(world, first: float = -0.1, store=None) -> Agreement:
@@ -172,8 +176,70 @@ async def test_a_record_that_cannot_be_read_is_left_as_it_is_and_said(world):
     await world.load(1)
     info = await world.runs.get(RUN)
     assert world.store.create(KEY, b"{") is Created.CREATED
+    agreement = one_of(world)
     with capture_logs() as logs:
-        assert await one_of(world).objection(info) == ""
+        assert await agreement.objection(info) == ""
     assert any("cannot be read" in line["event"] for line in logs)
+    assert (await agreement.compare(info)).came is Came.UNREADABLE
     assert world.store.get(KEY) == b"{"
     assert world.sync.get(RunKeys(RUN).reference) is None
+
+
+async def test_where_the_record_in_the_store_is_damaged_the_one_in_redis_still_counts(world):
+    await world.load(1)
+    info = await world.runs.get(RUN)
+    world.store.create(KEY, b"{")
+    world.sync.set(RunKeys(RUN).reference, pack(honesty().record))
+    with capture_logs() as logs:
+        assert (await one_of(world).compare(info)).came is Came.AGREED
+    assert any("Redis says who was first" in line["event"] for line in logs)
+    assert await one_of(world, -5.0).objection(info)
+    assert world.store.get(KEY) == b"{"
+
+
+async def test_an_engine_that_was_asked_other_prompts_is_not_said_to_agree(world):
+    await world.load(1)
+    info = await world.runs.get(RUN)
+    world.store.create(KEY, record_of(answers_with(-0.1, ["of another release"]), None))
+    agreement = one_of(world)
+    with capture_logs() as logs:
+        assert await agreement.objection(info) == ""
+    assert any("nothing to compare" in line["event"] for line in logs)
+    assert (await agreement.compare(info)).came is Came.NOTHING_IN_COMMON
+
+
+async def test_who_is_first_is_told_from_who_agrees(world):
+    await world.load(1)
+    info = await world.runs.get(RUN)
+    assert (await one_of(world).compare(info)).came is Came.FIRST
+    assert (await one_of(world, -0.2).compare(info)).came is Came.AGREED
+    assert (await one_of(world, -5.0).compare(info)).came is Came.DIFFERS
+    assert (await Agreement(world.runs, None, world.store).compare(info)).came is Came.NOT_CHECKED
+
+
+@pytest.mark.parametrize("in_redis", [False, True])
+async def test_who_only_asks_leaves_nothing_behind(world, in_redis):
+    await world.load(1)
+    info = await world.runs.get(RUN)
+    reference = pack(honesty().record) if in_redis else None
+    if reference:
+        world.sync.set(RunKeys(RUN).reference, reference)
+    agreement = Agreement(world.runs, honesty(), world.store, offers=False)
+    came = (await agreement.compare(info)).came
+    assert came is (Came.AGREED if in_redis else Came.NO_RECORD)
+    assert read_first(world.store, RUN) is None
+    assert world.sync.get(RunKeys(RUN).reference) == reference
+
+
+async def test_an_engine_that_was_started_anew_is_compared_anew(world):
+    """Each start may differ a little from the first; the run's first engine stays the measure."""
+    await world.load(1)
+    info = await world.runs.get(RUN)
+    world.store.create(KEY, record_of(answers_with(-1.0), None))
+    check = honesty(-2.2)
+    agreement = Agreement(world.runs, check, world.store)
+    assert await agreement.objection(info) == ""
+    check.answers = answers_with(-3.4)
+    assert "first: " in await agreement.objection(info)
+    check.answers = answers_with(-1.1)
+    assert await agreement.objection(info) == ""

@@ -38,9 +38,11 @@ async def test_an_honest_engine_serves_and_is_checked_again_after_a_restart(tmp_
         await supervisor.wait_ready()
         assert [probe.prompt for probe in honesty.record] == list(QUESTIONS)
         asked = (await fake_state(spec))["requests"]
+        first = honesty.answers
         supervisor.condemn("a test")
         await supervisor.wait_for(S.STARTING)
         await supervisor.wait_ready()
+        assert honesty.record is first is not honesty.answers, "those of the engine that serves"
         assert (await fake_state(spec))["requests"] == asked > 2 * len(QUESTIONS)
     finally:
         await supervisor.stop(now=True)
@@ -157,8 +159,9 @@ async def test_an_engine_that_disagrees_with_the_runs_first_one_is_refused(tmp_p
     supervisor = supervisor_of(spec, Honesty(reference=first.record))
     await supervisor.start()
     try:
-        with pytest.raises(EngineError, match="contradicts"):
+        with pytest.raises(EngineError, match="first and now disagree") as refusal:
             await supervisor.wait_ready()
+        assert "first: " in refusal.value.why
     finally:
         await supervisor.stop(now=True)
 

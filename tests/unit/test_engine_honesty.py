@@ -44,6 +44,14 @@ def test_another_answer_with_other_probabilities_is_refused_side_by_side():
     assert "text of [1, 9, 9, 9]" in refusal.value.why
 
 
+def test_two_engines_are_not_called_one_that_contradicts_itself():
+    others = tuple(probe(p.prompt, [99, 98, 97, 96], p.logprobs) for p in BASE)
+    with pytest.raises(UnfitError, match="otherwise than before: first and now") as refusal:
+        judge(BASE, others, 0.25, sides=("first", "now"))
+    assert "   first: 'text of [1, 2, 3, 4]'" in refusal.value.why
+    assert "     now: 'text of [99, 98, 97, 96]'" in refusal.value.why
+
+
 def test_answers_that_never_begin_alike_are_refused_even_if_each_is_sure():
     others = tuple(probe(p.prompt, [99, 98, 97, 96], p.logprobs) for p in BASE)
     with pytest.raises(UnfitError, match="disagree"):
