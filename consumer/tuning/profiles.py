@@ -84,8 +84,8 @@ class Profile:
     @property
     def gain(self) -> float:
         """How many times the defaults' tokens a second, 1 where that is not told."""
-        before = float(self.origin.get("tokens_per_second_before") or 0)
-        return float(self.origin.get("tokens_per_second") or 0) / before if before else 1.0
+        before = _number(self.origin, "tokens_per_second_before")
+        return _number(self.origin, "tokens_per_second") / before if before else 1.0
 
     @property
     def shipped(self) -> bool:
@@ -174,7 +174,7 @@ def read_profile(path: Path) -> Profile:
     """
     try:
         return profile_of(tomllib.loads(path.read_text(encoding="utf-8")), path)
-    except (OSError, UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(
             f"{path} is not a profile.",
@@ -195,28 +195,67 @@ def profile_of(data: Mapping[str, Any], path: Path | None = None) -> Profile:
     flags = data["flags"]
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError("flags is not a list of words")
-    where = dict(data.get("match", {}))
-    parameters, weights = (_range(where.pop(name, ANY)) for name in RANGES)
+    profile = Profile(
+        name=str(data["name"]),
+        flags=tuple(flags),
+        match=_match(_table(data, "match")),
+        about=str(data.get("about", "")),
+        window=_window(data.get("window")),
+        changes_outputs=_switch(data, "changes_outputs", default=False),
+        auto=_switch(data, "auto", default=True),
+        origin={name: _plain(value) for name, value in _table(data, "origin").items()},
+        path=path,
+    )
+    _ = profile.gain  # raises what would else be raised to whoever lists or chooses profiles
+    return profile
+
+
+def _table(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise TypeError(f"{name} is not a table: it is {table!r}")
+    return dict(table)
+
+
+def _match(where: dict[str, Any]) -> Match:
+    parameters, weights = (_range(name, where.pop(name, ANY)) for name in RANGES)
+    for name, value in where.items():
+        if not isinstance(value, str):
+            raise TypeError(f"match.{name} is not a text: it is {value!r}")
     match = Match(parameters_billions=parameters, weights_gigabytes=weights, **where)
     if match.sglang:
         in_range("0", match.sglang)
-    window = data.get("window")
-    return Profile(
-        name=str(data["name"]),
-        flags=tuple(flags),
-        match=match,
-        about=str(data.get("about", "")),
-        window=None if window is None else max(1, int(window)),
-        changes_outputs=bool(data.get("changes_outputs", False)),
-        auto=bool(data.get("auto", True)),
-        origin={name: _plain(value) for name, value in data.get("origin", {}).items()},
-        path=path,
-    )
+    return match
 
 
-def _range(pair: Any) -> tuple[float, float]:
-    low, high = pair
-    return float(low), float(high)
+def _window(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
+        raise TypeError(f"window is not a whole number: it is {value!r}")
+    return max(1, int(value))
+
+
+def _switch(data: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = data.get(name, default)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is neither true nor false: it is {value!r}")
+    return value
+
+
+def _range(name: str, pair: Any) -> tuple[float, float]:
+    try:
+        low, high = pair
+        return float(low), float(high)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"match.{name} is not two numbers: it is {pair!r}") from error
+
+
+def _number(origin: Origin, name: str) -> float:
+    try:
+        return float(origin.get(name) or 0)
+    except ValueError as error:
+        raise ValueError(f"origin.{name} is not a number: it is {origin[name]!r}") from error
 
 
 def _plain(value: Any) -> str | int | float:

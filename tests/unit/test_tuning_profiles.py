@@ -189,13 +189,31 @@ def test_a_flag_is_taken_out_with_its_value():
         ("name = 'x'\nflags = []\n[match]\nsglang = 'new'", "no bound"),
         ("name = 'x'\nflags = []\n[match]\nplanet = 'earth'", "planet"),
         ("name =", "Invalid value"),
+        ("name = 'x'\nflags = []\n[match]\nsglang = 0.5", "match.sglang is not a text: it is 0.5"),
+        ("name = 'x'\nflags = []\n[match]\ncard = ['H200']", "match.card is not a text"),
+        ("name = 'x'\nflags = []\n[match]\nweights_gigabytes = 5", "is not two numbers: it is 5"),
+        ("name = 'x'\nflags = []\nmatch = 'H200'", "match is not a table: it is 'H200'"),
+        ("name = 'x'\nflags = []\norigin = 'H200'", "origin is not a table: it is 'H200'"),
+        (
+            "name = 'x'\nflags = []\norigin = {tokens_per_second_before = '3,500'}",
+            "origin.tokens_per_second_before is not a number: it is '3,500'",
+        ),
+        ("name = 'x'\nflags = []\nauto = 'false'", "auto is neither true nor false"),
+        ("name = 'x'\nflags = []\nwindow = inf", "window is not a whole number: it is inf"),
     ],
 )
 def test_a_file_that_is_no_profile_is_named_with_its_fault(tmp_path, text, why):
-    (tmp_path / "bad.toml").write_text(text)
-    with pytest.raises(UsageError, match=r"bad\.toml is not a profile") as refusal:
-        read_profile(tmp_path / "bad.toml")
-    assert why in refusal.value.why
+    """Also to a consumer that takes a profile by itself, which reads all of them."""
+    folder = profile_dirs(tmp_path)[0]
+    folder.mkdir()
+    (folder / "bad.toml").write_text(text)
+    for ask in (
+        lambda: read_profile(folder / "bad.toml"),
+        lambda: choose_profile(spec(tmp_path), AUTO, HERE),
+    ):
+        with pytest.raises(UsageError, match=r"bad\.toml is not a profile") as refusal:
+            ask()
+        assert why in refusal.value.why
 
 
 def with_older_name(folder) -> Choice:
