@@ -20,7 +20,7 @@ from consumer.tuning.space import DEFAULT, Setting
 from consumer.tuning.trial import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from consumer.tuning.search import Search
@@ -200,17 +200,18 @@ class Round:
             return known
         order = Order(DEFAULT, self._until, self.start_seconds)
         trial = await self._try("default", order)
-        if trial.outcome is Outcome.LATE:
+        if trial.outcome is Outcome.LATE and not trial.fix:
             raise UsageError(
                 f"{self.minutes:g} minutes are too few: {trial.why}.",
                 why="The engine's defaults alone were not measured in that time.",
                 fix=f"gen-consumer tune --minutes {max(8, round(self.minutes * 3)):d} ...",
             )
-        if trial.outcome is Outcome.STOPPED:
+        if trial.outcome in _UNTRIED:
+            again = "" if _only_shows(trial.fix) else "    (then the same command again)"
             raise UsageError(
                 "The engine's defaults were not measured.",
-                why=trial.why,
-                fix=f"{trial.fix or 'gen-producer status'}    (then the same command again)",
+                why=f"{trial.why[:1].upper()}{trial.why[1:].rstrip('.')}.",
+                fix=f"{trial.fix or 'gen-producer status'}{again}",
             )
         if trial.outcome is not Outcome.OK:
             raise EngineError(
@@ -263,11 +264,7 @@ class Round:
             return
         setting = Setting(winner.flags, winner.window, changes_outputs=winner.changes_outputs)
         fits = int(self._left // self._cost(result.baseline, whole=True))
-        plan = {0: "", 1: "B", 2: "AB", 3: "AB"}.get(min(self.soaks, len(soak) + fits), "ABAB")
-        ahead = list(plan)
-        for name, _trial in soak:
-            if name in ahead:
-                ahead.remove(name)
+        plan, ahead = _confirmation(soak, self.soaks, fits)
         if len(plan) < self.soaks:
             left = {"": "nothing was measured again", "B": "the winner alone was measured again"}
             self.notes.append(
@@ -291,8 +288,11 @@ class Round:
 
     def _say(self, what: str, trial: Trial) -> None:
         """Note what was not done for want of something, and how to come by it."""
-        way = f" First: {' '.join(trial.fix.split())}; then the same command again goes on."
-        self.notes.append(f"{what}: {trial.why.rstrip('.')}.{way if trial.fix else ''}")
+        fix = " ".join(trial.fix.split())
+        way = f" First: {fix}; then the same command again goes on." if fix else ""
+        if _only_shows(fix):
+            way = f" See: {fix}"
+        self.notes.append(f"{what}: {trial.why.rstrip('.')}.{way}")
 
     async def _try(self, label: str, order: Order) -> Trial:
         self.board.begin(label, order.setting, self._left)
@@ -339,6 +339,26 @@ class Round:
         while True:
             await asyncio.to_thread(self.spent.keep)
             await asyncio.sleep(_TICK_SECONDS)
+
+
+def _confirmation(soak: Sequence[tuple[str, Trial]], most: int, fits: int) -> tuple[str, list[str]]:
+    """Return the longest confirmation that can be had, and which of its trials are ahead.
+
+    Of ``most`` trials; ``soak`` are those that were measured, and ``fits`` more find time.
+    """
+    for plan in ("ABAB", "AB", "B"):
+        ahead = list(plan)
+        for name, _trial in soak:
+            if name in ahead:
+                ahead.remove(name)
+        if len(plan) <= most and len(ahead) <= max(0, fits):
+            return plan, ahead
+    return "", []
+
+
+def _only_shows(fix: str) -> bool:
+    """Whether a way out shows how the run stands, and nothing goes on by it."""
+    return fix.startswith("gen-producer status ")
 
 
 def _same(trial: Trial, winner: Trial | None) -> bool:

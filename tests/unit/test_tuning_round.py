@@ -10,6 +10,7 @@ import pytest
 from common.errors import EngineError, UsageError
 from consumer.tuning.report import as_markdown, by_name_only, profile_of_round
 from consumer.tuning.results import Outcome, Trial
+from consumer.tuning.round import _confirmation
 from consumer.tuning.search import Search
 from tests.support.rounds import FACTS, round_of
 from tests.support.simulated import Clock, SimulatedServers
@@ -159,6 +160,33 @@ async def test_defaults_for_which_the_run_hands_nothing_out_name_the_way_out(tmp
     assert refusal.value.fix.startswith("gen-producer resume r")
 
 
+class Empty(SimulatedServers):
+    """The run has nothing more to lease after so many trials."""
+
+    after = 0
+
+    async def __call__(self, order):
+        if len(self.seen) == self.after:
+            why = "the run has nothing more to lease"
+            return Trial(Outcome.LATE, why, fix="gen-producer status r")
+        return await super().__call__(order)
+
+
+async def test_a_run_that_runs_out_under_the_defaults_is_not_said_to_want_minutes(tmp_path):
+    with pytest.raises(UsageError, match="defaults were not measured") as refusal:
+        await round_of(tmp_path, Empty(Clock()), minutes=30).run()
+    assert refusal.value.why == "The run has nothing more to lease."
+    assert refusal.value.fix == "gen-producer status r", "the same command would say it again"
+
+
+async def test_a_run_that_runs_out_under_the_search_ends_it_and_says_so(tmp_path):
+    servers = Empty(Clock())
+    servers.after = 2
+    result = await round_of(tmp_path, servers, minutes=60).run()
+    said = "the run has nothing more to lease. See: gen-producer status r"
+    assert result.notes[0] == f"The search ended early: {said}"
+
+
 class Improved(SimulatedServers):
     """Servers of which one setting has become faster."""
 
@@ -225,6 +253,45 @@ async def test_a_round_whose_minutes_are_over_only_reports(tmp_path):
     second = await round_of(tmp_path, again, minutes=12).run()
     assert not again.seen
     assert second.winner == first.winner
+
+
+async def test_a_confirmation_begins_no_trial_after_the_minutes(tmp_path):
+    servers = SimulatedServers(Clock())
+    first = await round_of(tmp_path, servers, minutes=30, soaks=0).run()
+    assert first.winner
+    again = SimulatedServers(servers.clock)
+    result = await round_of(tmp_path, again, minutes=12).run()
+    assert not again.seen
+    assert any("nothing was measured again" in note for note in result.notes)
+
+
+async def test_a_confirmation_that_was_whole_stays_so_where_no_time_is_left(tmp_path):
+    servers = SimulatedServers(Clock())
+    first = await round_of(tmp_path, servers, minutes=30).run()
+    again = SimulatedServers(servers.clock)
+    result = await round_of(tmp_path, again, minutes=first.spent_seconds / 60 - 3).run()
+    assert not again.seen
+    assert [name for name, _ in result.soak] == ["A", "B", "A", "B"]
+    assert result.confirmed
+    assert not any("did not allow" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("measured", "fits", "plan", "ahead"),
+    [
+        ("", -3, "", ""),
+        ("", 1, "B", "B"),
+        ("", 3, "AB", "AB"),
+        ("", 9, "ABAB", "ABAB"),
+        ("AA", 0, "", ""),  # the B were of another winner
+        ("AA", 2, "ABAB", "BB"),
+        ("ABA", -1, "AB", ""),
+        ("ABAB", -9, "ABAB", ""),
+    ],
+)
+def test_a_confirmation_is_as_long_as_what_was_measured_and_still_fits(measured, fits, plan, ahead):
+    soak = [(name, Trial(Outcome.OK)) for name in measured]
+    assert _confirmation(soak, 4, fits) == (plan, list(ahead))
 
 
 def test_what_was_under_way_at_a_kill_is_tried_once_more_and_no_more(tmp_path):
