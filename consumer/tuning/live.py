@@ -34,6 +34,7 @@ from consumer.tuning.trial import (
     passed,
     ran_out_of_memory,
     refused,
+    to_the_end,
     trial_spec,
 )
 from consumer.tuning.withheld import stop_before, stop_now, stopped
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1
 _WITHHELD_SECONDS = 3.0  # the runs are read each second; a first look may fail
 _NOT_HANDED_OUT = "items wait, but none was handed out: gen-sink is behind"
+_NOTHING_LEFT = "the run has nothing more to lease"
 _DIFFERS = "it answers otherwise than the run's first engine"
 _DRAIN_SECONDS = 20.0  # kept for the end of a trial, until one has shown how long it takes
 
@@ -165,10 +167,11 @@ class _One:
         )
         consumer = self._consumer = Consumer(parts, plan, self._stopping)
         work = asyncio.create_task(consumer.run(), name="trial on real items")
+        trial: Trial | None = None
         try:
             trial = await self._measured(consumer, supervisor, work)
         finally:
-            ended = await self._drain(work)
+            ended = await to_the_end(self._drain(work, trial.outcome if trial else None))
         if isinstance(ended, UnfitError):
             return Trial(Outcome.DISHONEST, ended.what, honesty=str(ended))
         if isinstance(ended, EngineError):
@@ -210,7 +213,7 @@ class _One:
             best=self._order.best,
             down=lambda: "" if supervisor.state is EngineState.READY else "the engine went down",
             exhausted=lambda: consumer.pump.starved,
-            over=lambda: "the run has nothing more to lease" if consumer.pump.idle else "",
+            over=lambda: _NOTHING_LEFT if consumer.pump.idle else "",
             withheld=_withheld(consumer, live.clock),
             seen=seen,
         )
@@ -234,25 +237,32 @@ class _One:
         if stop is not None and trial.outcome is not Outcome.OK:
             return stopped(stop, trial)
         if not consumer.pump.starved or not (await live.runs.sample(live.run)).queued:
-            return trial
+            over = trial.outcome is Outcome.LATE and trial.why == _NOTHING_LEFT
+            return replace(trial, fix=f"gen-producer status {live.run}") if over else trial
         # The run was stopped a moment ago, or its results wait for the sink.
         stop = stop or await stop_before(live.runs, live.run)
         if stop is not None:
             return stopped(stop, trial)
         return replace(trial, outcome=Outcome.STOPPED, why=_NOT_HANDED_OUT)
 
-    async def _drain(self, work: asyncio.Task[Exit]) -> BaseException | None:
-        """Finish and commit what is in flight, or give it back where there is no time."""
+    async def _drain(
+        self, work: asyncio.Task[Exit], outcome: Outcome | None
+    ) -> BaseException | None:
+        """Finish and commit what is in flight, or give it back where there is no time.
+
+        An engine that hangs finishes nothing, and says nothing of how long that takes.
+        """
         live, began = self._live, self._live.clock()
         live.seen("finishing what is in flight", None)
         self._stopping.ask(Exit.DONE)
         hurried = asyncio.create_task(live.hurry.wait())
         left = min(live.settings.drain_seconds, max(0.0, self._order.until - live.clock()))
-        await asyncio.wait({work, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if outcome is not Outcome.HUNG:
+            await asyncio.wait({work, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not work.done():
             self._stopping.hurried.set()
-        else:
+        elif outcome in (Outcome.OK, Outcome.CUT):
             live._drained_seconds = max(_POLL_SECONDS, 1.2 * (live.clock() - began))  # noqa: SLF001 - of this module
         given_up = live.clock()
         await asyncio.gather(work, return_exceptions=True)

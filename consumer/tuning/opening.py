@@ -145,17 +145,25 @@ def base_spec(settings: Settings, options: TuneOptions) -> EngineSpec:
     )
 
 
-def model_of_run(settings: Settings, run: RunName, store: ObjectStore) -> Settings:
+def model_of_run(
+    settings: Settings, run: RunName, store: ObjectStore, *, live: bool = False
+) -> Settings:
     """Return the settings with the run's model, where none was named.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: there is no such run, or (``live``) another model was named than it asks for.
     """
     path = RunPaths(run).run_json
     try:
         model = read_manifest(store.get(path), path).settings.model
     except ObjectMissingError as error:
         raise not_in_store(store, run) from error
+    if live and settings.model and model_name(settings.model) != model_name(model):
+        raise UsageError(
+            f"Run {run} is not for {model_name(settings.model)}: it hands nothing out to it.",
+            why=f"It asks for {model_name(model)}; --model or GENQ_MODEL names {settings.model}.",
+            fix="Leave out --model, and: unset GENQ_MODEL    (the run's own model is taken then)",
+        )
     if settings.model:
         return settings
     return settings.model_copy(update={"model": model})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from common.errors import EngineError
 from consumer.engine.failures import recognise
@@ -21,12 +21,13 @@ from consumer.tuning.results import Outcome, Trial
 from consumer.tuning.steady import Meter, Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from consumer.engine.api import Engine, EngineFacts, EngineSpec
     from consumer.engine.honesty_paths import Probe
     from consumer.tuning.space import Setting
 
+T = TypeVar("T")
 _FOREVER = 1e9
 _KILL_SECONDS = 1.0
 _HONESTY_TOKENS = 350  # of each prompt of random ids: as many as the check's texts have
@@ -110,7 +111,7 @@ class OwnLoad:
                 trial, tally = await self._loaded(running, facts, order)
         finally:
             ending = self.clock()
-            await running.end()
+            await to_the_end(running.end())
         trial = with_setting(trial, order.setting, running)
         now = self.clock()
         return replace(with_tally(trial, tally), seconds=now - began, end_seconds=now - ending)
@@ -233,6 +234,24 @@ class Running:
 
     def _went_down(self, reason: str) -> None:
         self.down = reason
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what comes of ``work``, which is done whole: what was cancelled meanwhile is then.
+
+    For the end of what would otherwise be left running, with nobody to look after it.
+    """
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 def passed(check: Honesty) -> str:

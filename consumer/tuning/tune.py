@@ -18,6 +18,7 @@ from common.s3 import open_store
 from consumer import start
 from consumer.engine import engine_named
 from consumer.engine.honesty import pack, unpack
+from consumer.engine.life import first_of
 from consumer.stopping import Stopping
 from consumer.tuning.board import LiveBoard
 from consumer.tuning.live import LiveLoad
@@ -68,7 +69,11 @@ async def tune(settings: Settings, options: TuneOptions) -> Exit:
     stopping.listen()
     try:
         async with AsyncExitStack() as stack:
-            opened = await _open(settings, options, stack, stopping)
+            opened: Opened | None = await first_of(
+                _open(settings, options, stack, stopping), stopping.wait()
+            )
+            if opened is None:
+                return stopping.code
             work = asyncio.create_task(opened.round.run())
             asked = asyncio.create_task(stopping.wait())
             await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +141,9 @@ async def _open(
     store, client = None, None
     if options.run is not None:
         store = open_store(settings)
-        settings = await asyncio.to_thread(model_of_run, settings, options.run, store)
+        settings = await asyncio.to_thread(
+            model_of_run, settings, options.run, store, live=options.live
+        )
         client = await open_redis(settings, stack, needed=options.live)
     spec = base_spec(settings, options)
     counts = counter(settings, options, client)

@@ -53,8 +53,8 @@ def stop_now(catalogue: Catalogue, run: RunName, facts: EngineFacts) -> Stop | N
 
 def stopped(stop: Stop, trial: Trial | None = None) -> Trial:
     """Return a trial that came to nothing because of that; ``trial``: as far as it came."""
-    outcome = Outcome.STOPPED
-    return replace(trial or Trial(outcome), outcome=outcome, why=stop.what, fix=stop.fix)
+    outcome, why = Outcome.STOPPED, " ".join(f"{stop.what} {stop.why}".split())
+    return replace(trial or Trial(outcome), outcome=outcome, why=why, fix=stop.fix)
 
 
 def _stop(info: RunInfo, *, suspended: bool) -> Stop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,13 +19,13 @@ from common.settings import load_settings
 from consumer.engine.honesty import Honesty
 from consumer.engine.process import session_members
 from consumer.engine.records import records
-from consumer.tuning import opening
+from consumer.tuning import opening, tune
 from consumer.tuning.opening import base_spec, round_folder
 from consumer.tuning.profiles import read_profile
 from consumer.tuning.prompts import random_sample
 from consumer.tuning.results import Outcome
 from consumer.tuning.space import Setting
-from consumer.tuning.trial import Checks, Order, OwnLoad
+from consumer.tuning.trial import Checks, Order, OwnLoad, Running
 from tests.support.consumers import ROOT
 from tests.support.fake_engine import FakeSglang, fake_spec, free_port
 from tests.support.servers import eventually_sync
@@ -104,11 +105,49 @@ def test_a_round_that_is_stopped_leaves_no_server(settings, model, tmp_path):
     assert no_engine_left(settings)
 
 
+async def test_a_signal_while_a_round_opens_ends_it(settings, model, monkeypatch):
+    """To read and render a run's prompts may take minutes."""
+    reading = asyncio.Event()
+
+    async def endless(*_):
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(tune, "sample_of", endless)
+    task = asyncio.create_task(run(settings, model))
+    await asyncio.wait_for(reading.wait(), SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, SECONDS) == Exit.TERMINATED
+
+
 def own_load(tmp_path, *flags: str) -> OwnLoad:
     checks = Checks(random_weights=True)
     spec = fake_spec(tmp_path, *BASE, *flags)
     sample = random_sample("random:16:24")
     return OwnLoad(FakeSglang(), spec, sample, PACE, checks, free_port)
+
+
+async def test_a_trial_that_is_cancelled_twice_leaves_no_server(tmp_path, monkeypatch):
+    """As a signal does that comes while a trial's server is ended."""
+    ending, whole = asyncio.Event(), Running.end
+
+    async def end(self) -> None:
+        ending.set()
+        await whole(self)
+
+    monkeypatch.setattr(Running, "end", end)
+    load = own_load(tmp_path)
+    load.pace = replace(PACE, measure_seconds=600.0, least_seconds=600.0)
+    steady = asyncio.Event()
+    load.seen = lambda state, _meter: steady.set() if state == "steady" else None
+    task = asyncio.create_task(load(Order(Setting(), until=load.clock() + 600, start_seconds=60)))
+    await asyncio.wait_for(steady.wait(), SECONDS)
+    task.cancel()
+    await asyncio.wait_for(ending.wait(), SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, SECONDS)
+    assert not records(tmp_path)
 
 
 async def test_a_server_that_hangs_under_load_is_a_result(tmp_path):

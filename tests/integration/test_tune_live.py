@@ -1,4 +1,4 @@
-"""`gen-consumer tune --live`, and `check --run`: rounds that work on a real run."""
+"""`gen-consumer tune --live`: rounds that work on a real run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import EngineError, Exit, UsageError
+from common.errors import Exit, UsageError
 from common.ids import RunName
 from common.keys import RQ_SUSPENDED
-from consumer.engine.honesty import unpack
-from consumer.engine.life import UnfitError
 from consumer.engine.records import records
-from consumer.tuning import check, live
-from consumer.tuning.check import CheckOptions
+from consumer.tuning import live
 from consumer.tuning.live import LiveLoad
+from consumer.tuning.opening import model_of_run
 from consumer.tuning.prompts import run_sample
 from consumer.tuning.results import Outcome
 from consumer.tuning.space import Setting
 from consumer.tuning.trial import Checks, Order
+from tests.support.consumers import SECONDS
 from tests.support.fake_engine import FakeSglang, fake_spec, free_port
+from tests.support.servers import eventually
 from tests.support.tuning import PACE, options, run
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 BASE = ("--state-pool", "40", "--token-seconds", "0.005", "--answer-tokens", "24")
 FAST = ("--token-seconds", "0.001")
-LIES = json.dumps({"dishonest": "cached"})
 OTHERWISE = json.dumps({"dishonest": "always"})
 WORDS = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 DEADLY = json.dumps({"crash_on_request": 6, "crash_words": WORDS})
@@ -153,7 +152,8 @@ async def test_a_run_that_is_paused_under_a_trial_stops_it(world, monkeypatch):
     await world.runs.pause(RunName("one"))
     trial = await task
     assert trial.outcome is Outcome.STOPPED
-    assert trial.why == "Run one is paused: nothing of it is handed out."
+    said = "Run one is paused: nothing of it is handed out. Somebody ran `gen-producer pause`."
+    assert trial.why == said
     assert trial.fix == "gen-producer resume one"
     assert trial.kept == (await world.counts()).generated
     assert (await world.counts()).leased == 0
@@ -184,7 +184,7 @@ async def test_a_trial_that_answers_otherwise_than_the_runs_first_engine_is_dish
     trial = await other(order(other, *FAST, "--faults", OTHERWISE))
     assert trial.outcome is Outcome.DISHONEST
     assert trial.why == "it answers otherwise than the run's first engine"
-    assert "uncached" in trial.honesty, "the texts side by side"
+    assert "first: " in trial.honesty, "the texts side by side"
     assert (trial.kept, (await world.counts()).generated) == (0, done)
     assert not other.checks.record, "it is no measure for others"
 
@@ -200,47 +200,78 @@ async def test_a_runs_sample_holds_out_rows_that_the_search_does_not_see(world):
     assert sample.output_tokens == 77
 
 
-async def test_check_compares_with_the_run_and_leaves_its_reference(world, monkeypatch, capsys):
-    monkeypatch.setattr(check, "engine_named", lambda _name: FakeSglang())
-    await world.load(1)
-    settings = world.settings.model_copy(update={"model": world.model, "profile": "none"})
-    asked = CheckOptions(gpu=None, run=RunName("one"), as_json=True)
-    assert await check.check(settings, asked) == Exit.DONE
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert said["honest"]
-    assert len(said["answers"]) == 3
-    reference = unpack(await world.runs.reference(RunName("one"), b""))
-    assert [probe.text for probe in reference] == [one["text"] for one in said["answers"]]
-
-    with pytest.raises(EngineError, match="answers otherwise") as refusal:
-        await check.check(
-            settings, CheckOptions(gpu=None, run=RunName("one"), flags=("--faults", OTHERWISE))
-        )
-    assert refusal.value.exit_code == Exit.ENGINE
-    assert not records(world.settings.state_dir)
+async def test_a_model_that_the_run_does_not_ask_for_is_refused_before_any_start(world):
+    await world.load(5)
+    real = {"prompts": "", "run": RunName("one"), "live": True, "flags": BASE}
+    with pytest.raises(UsageError, match="Run one is not for another-model") as refusal:
+        await run(world.settings, "/models/another-model", **real)
+    assert "It asks for tiny-model" in refusal.value.why
+    assert "unset GENQ_MODEL" in refusal.value.fix
+    assert not (world.settings.state_dir / "engines").exists(), "no server was started"
+    named = world.settings.model_copy(update={"model": "/models/another-model"})
+    assert model_of_run(named, RunName("one"), world.store) == named, "its prompts serve any model"
 
 
-async def test_check_shows_the_texts_of_a_dishonest_engine(world, monkeypatch):
-    monkeypatch.setattr(check, "engine_named", lambda _name: FakeSglang())
-    settings = world.settings.model_copy(update={"model": world.model, "profile": "none"})
-    with pytest.raises(UnfitError, match="contradicts itself") as refusal:
-        await check.check(settings, CheckOptions(gpu=None, flags=("--faults", LIES)))
-    assert refusal.value.exit_code == Exit.ENGINE
-    assert "uncached: " in refusal.value.why
-    assert "cached: " in refusal.value.why
+async def test_a_run_that_runs_out_under_a_trial_says_so_and_asks_for_no_more_minutes(world):
+    await world.load(5)
+    load = live_load(world, pace=ENDLESS)
+    trial = await load(order(load))
+    assert (trial.outcome, trial.why) == (Outcome.LATE, "the run has nothing more to lease")
+    assert trial.fix == "gen-producer status one"
+    assert (await world.counts()).generated == 5
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-async def test_check_says_that_random_weights_were_asked_no_language(
-    world, monkeypatch, capsys, as_json
-):
-    monkeypatch.setattr(check, "engine_named", lambda _name: FakeSglang())
-    settings = world.settings.model_copy(update={"model": world.model, "profile": "none"})
-    asked = CheckOptions(gpu=None, flags=("--load-format", "dummy"), as_json=as_json)
-    assert await check.check(settings, asked) == Exit.DONE
-    said = capsys.readouterr().out
-    if as_json:
-        assert json.loads(said.splitlines()[-1])["random_weights"]
-    else:
-        assert "whether it knows a language was not asked" in said
-        assert "random tokens 0" in said
+async def until_it_finishes(load: LiveLoad, task: asyncio.Task) -> None:
+    """Cancel a trial as the first signal does; return once it finishes what is in flight."""
+    finishing = asyncio.Event()
+    load.seen = lambda state, _meter: finishing.set() if "finishing" in state else None
+    task.cancel()
+    await asyncio.wait_for(finishing.wait(), SECONDS)
+
+
+async def test_a_signal_while_a_trial_finishes_what_is_in_flight_lets_it_finish(world):
+    """It may come when a trial is measured, and its engine has some answers to give yet."""
+    await world.load(300)
+    load = live_load(world, pace=ENDLESS)
+    task = asyncio.create_task(load(order(load)))
+    await world.some_generated(8)
+    await until_it_finishes(load, task)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, SECONDS)
+    counts = await world.counts()
+    assert (counts.leased, counts.wasted_tokens) == (0, 0)
+    assert counts.generated + counts.queued == 300
+    assert not records(world.folder), "no server is left"
+
+
+async def test_a_second_signal_gives_what_is_in_flight_back_at_once(world):
+    await world.load(300)
+    load = live_load(world, pace=ENDLESS)
+    load.settings = load.settings.model_copy(update={"drain_seconds": 600.0})
+    task = asyncio.create_task(load(order(load, "--token-seconds", "30")))
+
+    async def some_leased() -> bool:
+        return (await world.counts()).leased > 0
+
+    await eventually(some_leased, SECONDS)
+    await until_it_finishes(load, task)
+    task.cancel()
+    load.hurry.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, SECONDS)
+    counts = await world.counts()
+    assert (counts.leased, counts.queued) == (0, 300)
+    assert not records(world.folder), "no server is left"
+
+
+async def test_a_trial_that_hangs_is_not_waited_for_and_tells_nothing_of_how_one_ends(world):
+    await world.load(50)
+    load = live_load(world, pace=replace(ENDLESS, stall_seconds=1.5))
+    load.settings = load.settings.model_copy(update={"drain_seconds": 600.0})
+    hangs = order(load, "--faults", json.dumps({"hang": True}))
+    trial = await asyncio.wait_for(load(hangs), SECONDS)
+    assert trial.outcome is Outcome.HUNG
+    assert load._drained_seconds == live._DRAIN_SECONDS
+    counts = await world.counts()
+    assert (counts.leased, counts.queued) == (0, 50)
