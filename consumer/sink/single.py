@@ -1,7 +1,8 @@
 """Single-writer mode, for stores that ignore ``If-None-Match``: a lease keeps a second sink out.
 
-It is weaker than the conditional PUT: a sink that is stopped for longer than the lease, just
-before a PUT, can overwrite a part. Use it only where the store leaves no choice.
+It is weaker than the conditional PUT: no part is begun without the lease, but a sink that is
+stopped just then, for longer than the lease, can overwrite one. Use it only where the store leaves
+no choice.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ class WriterLease:
         self._lock = redis.lock(SINK_LOCK, timeout=LEASE_SECONDS)
         self._proven = 0.0  # when the last renewal that went well was asked for
         self.lost: GenqError | None = None
+
+    @property
+    def sure(self) -> bool:
+        """Whether no other sink can have it, for long enough to write a part; from any thread."""
+        age = time.monotonic() - self._proven
+        return self.lost is None and age <= SURE * LEASE_SECONDS
 
     async def take(self) -> None:
         """Take the lease; one that a killed sink left is waited for.
@@ -93,10 +100,11 @@ class WriterLease:
 
 
 class SingleWriterStore:
-    """A store whose conditional PUT looks first, and then writes."""
+    """A store whose conditional PUT looks first, and then writes, while the lease is sure."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, lease: WriterLease) -> None:
         self._store = store
+        self._lease = lease
         self.url = store.url
 
     def create(
@@ -107,9 +115,19 @@ class SingleWriterStore:
         content_type: str = _OCTETS,
         metadata: Mapping[str, str] = _NONE,
     ) -> Created:
-        """Write an object if there was none a moment ago. Raises StoreError: it may be there."""
+        """Write an object if there was none a moment ago.
+
+        Raises:
+            StoreError: it may be there; or the lease is not sure, and nothing was written.
+        """
         if self._store.stat(key) is not None:
             return Created.EXISTS
+        if not self._lease.sure:  # last of all: what was asked before may have taken its time
+            raise StoreError(
+                f"{self.url}/{key} is not written: another sink may be at work by now.",
+                why=f"The lease {SINK_LOCK} of this one is lost, or was not renewed in time.",
+                fix="It is written once the lease is renewed, or by the sink that has it then.",
+            )
         self._store.put(key, data, content_type=content_type, metadata=metadata)
         return Created.CREATED
 

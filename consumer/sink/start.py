@@ -64,11 +64,13 @@ async def run_sink(
             seconds=settings.wait_seconds,
         )
         cleanup.push_async_callback(redis.aclose)
-        if single_writer:
-            store = SingleWriterStore(store)
+        lease = WriterLease(redis) if single_writer else None
+        if lease is not None:
+            store = SingleWriterStore(store, lease)
         await once_there(lambda: asyncio.to_thread(store.probe), seconds=settings.wait_seconds)
         got = _stop_at_signals(stop)  # not before: a signal must end the waiting above at once
-        lease = await _hold_lease(redis, stop, cleanup) if single_writer else None
+        if lease is not None:
+            await _hold(lease, stop, cleanup)
         identity = Identity(settings.state_dir / "sink")
         cleanup.callback(identity.close)
         tools = _tools(settings, redis, store, consumer=identity.name, stop=stop, say=say)
@@ -132,12 +134,8 @@ def _stop_at_signals(stop: asyncio.Event) -> list[Exit]:
     return got
 
 
-async def _hold_lease(
-    redis: redis.asyncio.Redis, stop: asyncio.Event, cleanup: AsyncExitStack
-) -> WriterLease:
-    lease = WriterLease(redis)
+async def _hold(lease: WriterLease, stop: asyncio.Event, cleanup: AsyncExitStack) -> None:
     await lease.take()
     cleanup.push_async_callback(lease.give_back)
     keeper = asyncio.create_task(lease.keep(stop))
     cleanup.callback(keeper.cancel)
-    return lease

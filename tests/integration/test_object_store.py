@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ def any_store(request):
     if request.param == "model":
         return ModelStore()
     store = request.getfixturevalue("store")
-    return store if request.param == "s3" else SingleWriterStore(store)
+    return store if request.param == "s3" else SingleWriterStore(store, SimpleNamespace(sure=True))
 
 
 def test_what_is_put_is_there(any_store):

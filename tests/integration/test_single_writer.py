@@ -7,11 +7,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from common.errors import ConflictError, Exit, QueueAwayError
+from common.errors import ConflictError, Exit, QueueAwayError, StoreError
 from common.keys import SINK_LOCK
+from common.objectstore import Created
 from common.redis_client import open_client
 from consumer.sink import single
-from consumer.sink.single import WriterLease
+from consumer.sink.single import SingleWriterStore, WriterLease
 from tests.support.servers import eventually
 
 
@@ -84,3 +85,35 @@ async def test_one_that_cannot_be_renewed_in_time_stops_the_sink_with_a_cause(re
     await asyncio.wait_for(lease.keep(stop), 20)
     assert isinstance(lease.lost, QueueAwayError)
     assert lease.lost.exit_code == Exit.QUEUE
+
+
+async def test_no_part_is_begun_without_the_lease(redis, store):
+    lease, stop = WriterLease(redis), asyncio.Event()
+    only = SingleWriterStore(store, lease)
+    with pytest.raises(StoreError, match="is not written"):
+        only.create("early", b"x")
+    await lease.take()
+    assert only.create("part", b"x") is Created.CREATED
+    await redis.set(SINK_LOCK, b"somebody else")
+    await asyncio.wait_for(lease.keep(stop), 20)
+    with pytest.raises(StoreError, match="another sink may be at work"):
+        only.create("late", b"x")
+    assert only.create("part", b"y") is Created.EXISTS
+    assert [found.key for found in store.list("")] == ["part"]
+
+
+async def test_no_part_is_begun_where_looking_for_it_took_longer_than_the_lease(
+    redis, store, monkeypatch
+):
+    lease = WriterLease(redis)
+    await lease.take()
+    look = store.stat
+
+    def slow(key):
+        monkeypatch.setattr(single, "LEASE_SECONDS", 0.0)  # as if so much time went by
+        return look(key)
+
+    monkeypatch.setattr(store, "stat", slow)
+    with pytest.raises(StoreError, match="not renewed in time"):
+        SingleWriterStore(store, lease).create("part", b"x")
+    assert look("part") is None
