@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,6 +47,7 @@ class SinkService:
         self._found: list[RunInfo] = []
         self._elsewhere: dict[RunName, ConflictError] = {}  # runs that are kept in another store
         self._said_missing = False
+        self._unreaped: dict[RunName, bool] = {}  # whose queue refused the last time; is it said?
         self._finding = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
 
     @property
@@ -157,14 +157,15 @@ class SinkService:
             )
 
     async def _reap_for_ever(self) -> None:
-        """Take expired leases back and put due retries on the queue, as consumers do, too."""
-        tools = self._tools
-        reaping = Outage("redis", tools.stop, retried=QueueError, figures=tools.figures)
-        while not tools.stop.is_set():
+        """Take expired leases back and put due retries on the queue, as consumers do, too.
+
+        Each run is tried once a round: what one of them refuses for good keeps no other waiting.
+        """
+        while not self._tools.stop.is_set():
             for info in self._found:
                 if info.state not in OVER:
-                    await reaping.outlast(partial(self._reap, info))
-            await pause(tools.stop, REAP_SECONDS)
+                    await self._reap(info)
+            await pause(self._tools.stop, REAP_SECONDS)
 
     async def _reap(self, info: RunInfo) -> None:
         queue = PromptQueue(self._tools.redis, info.run, info.epoch, self._tools.limits)
@@ -174,3 +175,16 @@ class SinkService:
                     pass
         except (EpochError, RunClosedError):
             return  # the next look finds what became of the run
+        except QueueError as error:
+            self._not_reaped(info.run, error)
+        else:
+            self._unreaped.pop(info.run, None)
+
+    def _not_reaped(self, run: RunName, error: QueueError) -> None:
+        """Say so once, at the second round: of an outage of Redis whoever waits for it tells."""
+        figures, said = self._tools.figures, self._unreaped.get(run)
+        figures.failed_calls["redis"] += 1
+        if said is False and not figures.away["redis"]:
+            log.warning("sink.not_reaped", run=run, what=error.what, why=error.why, fix=error.fix)
+            said = True
+        self._unreaped[run] = bool(said)
