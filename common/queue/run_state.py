@@ -139,7 +139,7 @@ class Runs:
         scripts = self._scripts(run, epoch)
         if (marked := int(await scripts.call("restore", bits))) >= 0:
             return marked
-        known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
+        known = await self.committed(run)
         new = [item for item in set_bits(bits) if not has_bit(known, item)]
         marked = 0
         for start in range(0, len(new), _COMMIT_ITEMS):
@@ -197,16 +197,17 @@ class Runs:
                 pass
             await self._move(run, "loading", "cancelled")
 
-    async def uncommit(self, run: RunName, epoch: Epoch, *, stored: bytes) -> int:
-        """Queue the committed items again that are not in ``stored``: a part was deleted.
+    async def committed(self, run: RunName) -> bytes:
+        """Return a bitmap of the committed items."""
+        bitmap: bytes = await self._ask(run, self._redis.get(RunKeys(run).committed)) or b""
+        return bitmap
 
-        ``stored`` is a bitmap of what object storage holds, read after the run was closed.
-        Opens the run. Returns how many items it were.
+    async def uncommit(self, run: RunName, epoch: Epoch, lost: Sequence[Item]) -> int:
+        """Queue committed items again whose part was deleted; open the run if it is closed.
+
+        Returns how many were committed.
         """
-        scripts = self._scripts(run, epoch)
-        known = await self._ask(run, self._redis.get(scripts.keys.committed)) or b""
-        lost = [item for item in set_bits(known) if not has_bit(stored, item)]
-        given = 0
+        scripts, given = self._scripts(run, epoch), 0
         for start in range(0, len(lost), REQUEUE_ITEMS):
             given += int(await scripts.call("uncommit", *lost[start : start + REQUEUE_ITEMS]))
         return given

@@ -60,6 +60,13 @@ def has_bit(bits: bytes, item: int) -> bool:
     return bool(byte & (0x80 >> item % 8))
 
 
+def bits_without(bits: bytes, others: bytes) -> bytes:
+    """Return the items that the first bitmap has and the second has not."""
+    size = len(bits)
+    taken = int.from_bytes(others[:size].ljust(size, b"\0"), "big")
+    return (int.from_bytes(bits, "big") & ~taken).to_bytes(size, "big")
+
+
 def set_bits(bits: bytes) -> list[int]:
     """Return the items that a bitmap has, in order."""
     return [

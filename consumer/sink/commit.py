@@ -80,9 +80,10 @@ class PartWriter:
 
         Raises:
             StoreError: the store gave no answer that decides; nothing is known to be lost.
-            VerifyError: a part that somebody else wrote is damaged.
+            VerifyError: a part that somebody else wrote is damaged, or the last part is gone.
             UnstorableError: these completions have to be taken out first.
         """
+        self._ledger.check_last()
         while fresh := [one for one in completions if one.k not in self._ledger]:
             draft = self._encode(fresh)
             if self._create(draft):

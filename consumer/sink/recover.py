@@ -113,6 +113,32 @@ class Ledger:
         check_end(self._store, self._paths, self.suffix, self.next)
         return news
 
+    def check_last(self) -> None:
+        """Check that storage still ends with the part that it ended with, before it goes on there.
+
+        Who writes behind a part that was deleted makes a gap, which nobody reads over; and what it
+        held would be taken for committed.
+
+        Raises:
+            StoreError: the store could not be asked.
+            VerifyError: the part is gone, or there is another one in its place.
+        """
+        if not self.next:
+            return
+        key = self._paths.part(self.next - 1, self.suffix)
+        stat = self._store.stat(key)
+        if stat is None:  # a list has to agree: an answer may be older than the part
+            there = any(found.key == key for found in self._store.list(key))
+        else:
+            there = stat.metadata.get(WRITER, self._token) == self._token
+        if there:
+            return
+        raise VerifyError(
+            f"{self._store.url}/{key} is {'gone' if stat is None else 'another part by now'}.",
+            why="This sink wrote or read it before: somebody deleted it since.",
+            fix=f"gen-producer load --run {self._paths.run}    makes again what no part holds.",
+        )
+
     def save(self, folder: Path) -> None:
         """Keep a copy. It is only a cache: a full disk is logged, not raised."""
         bitmap = self._bits.to_bytes()

@@ -15,7 +15,7 @@ from common.queue.run_state import Runs
 from producer.load.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import redis.asyncio
 
@@ -108,8 +108,8 @@ class Enqueuer:
             new += await self._repair(info)
         return Enqueued(state=info.state, new=new, restored=restored)
 
-    async def put_back(self, info: RunInfo, *, stored: bytes, anew: bool) -> Enqueued:
-        """Queue what a closed run lost on object storage, of which ``stored`` is the bitmap.
+    async def put_back(self, info: RunInfo, lost: Sequence[Item], *, anew: bool) -> Enqueued:
+        """Queue the committed items again that object storage has ``lost``; open a closed run.
 
         ``anew``: its end was taken away, so that a sink has to write it again.
 
@@ -117,17 +117,15 @@ class Enqueuer:
             QueueError: Redis refuses or is lost; the same call goes on from there.
         """
         epoch = info.epoch
-        counts = await self._runs.sample(info.run)
-        if anew or counts.committed > int.from_bytes(stored, "big").bit_count():
+        if anew or lost:
             # A sink that serves the run may still know what the lost parts held, and would take
             # the items for committed at once. In another epoch it reads the parts that there are.
             renew = partial(self._queue(epoch).renew, new_epoch())
             epoch = await self._room.outlast(renew, queued=0)
             hit("mend.after_renew")
-        new = await self._room.outlast(
-            lambda: self._runs.uncommit(info.run, epoch, stored=stored), queued=0
-        )
-        return Enqueued(state="open" if new else info.state, new=new)
+        new = await self._room.outlast(lambda: self._runs.uncommit(info.run, epoch, lost), queued=0)
+        opened = new > 0 and info.state == "closed"
+        return Enqueued(state="open" if opened else info.state, new=new)
 
     async def _restore(self, info: RunInfo, committed: bytes) -> int:
         count = int.from_bytes(committed, "big").bit_count()

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.errors import ConflictError, UsageError
 from common.failpoint import declare, hit
-from common.ids import RunName, run_name, suggest_run_name
+from common.ids import Item, RunName, run_name, suggest_run_name
 from common.model import model_fingerprint
 from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
 from common.prove import committed_items
 from common.queue.run_state import Runs
 from common.queue.same_run import refuse_other
+from common.queue.scan import bits_without, set_bits
 from common.records import RunSettings
 from common.redis_client import connect
 from common.s3 import open_store
@@ -43,7 +44,7 @@ from producer.sources.url import STDIN, sources_of, stem_of
 from producer.steer.acceptance import read_accepted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import redis.asyncio
@@ -112,14 +113,17 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     if finished and not this.reopen_unless_whole(manifest):
         return _loaded("finished", manifest, found)
     if known is not None and known.state == "closed":
-        stored = committed_items(store, manifest)
-        done = asyncio.run(this.put_back(manifest, known, stored, anew=finished))
+        lost = this.lost(committed_items(store, manifest))
+        done = asyncio.run(this.put_back(manifest, known, lost, anew=finished))
         return _loaded("repaired" if done.new else "already", manifest, found, done)
-    lost = known is None and standing is not None
     fresh = known is None or this.incomplete
-    committed = committed_items(store, manifest) if standing is not None and fresh else b""
-    done = asyncio.run(this.enqueue(manifest, committed))
-    if lost:
+    reads = standing is not None and (fresh or any(this.committed))
+    stored = committed_items(store, manifest) if reads else b""
+    done = asyncio.run(this.enqueue(manifest, stored))
+    if known is not None and reads and (lost := this.lost(stored)):
+        again = asyncio.run(this.put_back(manifest, known, lost, anew=False))
+        done = replace(done, new=done.new + again.new)
+    if known is None and standing is not None:
         outcome = "restored"
     elif standing is None:
         outcome = "loaded"
@@ -191,6 +195,7 @@ class _Load:
         self.run = run
         self.source = " ".join(request.datasets)
         self.incomplete = False  # Redis knows the run, and some of its ids were never queued
+        self.committed = b""  # what Redis takes for committed, before storage was read
         self._settings = settings
         self._console = console
         self._store = store
@@ -302,8 +307,18 @@ class _Load:
         async with await connect(self._settings, name="load", writes=True, warn=warn) as client:
             runs = Runs(client, self._settings.limits())
             info = await runs.get(self.run)
-            self.incomplete = info is not None and await incomplete(runs, info)
+            if info is not None:
+                self.incomplete = await incomplete(runs, info)
+                self.committed = await runs.committed(self.run)
             return info
+
+    def lost(self, stored: bytes) -> list[Item]:
+        """Return the committed items that are not in ``stored``, a bitmap of what the parts hold.
+
+        A part is there before its items are committed, so that what was committed before the parts
+        were read, and is in none, is gone, though a sink goes on.
+        """
+        return [Item(k) for k in set_bits(bits_without(self.committed, stored))]
 
     async def enqueue(self, manifest: RunManifest, committed: bytes) -> Enqueued:
         """Put all ids on the queue that are not anywhere yet."""
@@ -318,11 +333,17 @@ class _Load:
                 )
 
     async def put_back(
-        self, manifest: RunManifest, known: RunInfo, stored: bytes, *, anew: bool
+        self, manifest: RunManifest, known: RunInfo, lost: Sequence[Item], *, anew: bool
     ) -> Enqueued:
-        """Queue what a closed run lost on object storage; ``anew``: its end is to be written."""
+        """Queue what object storage lost; ``anew``: the run's end is to be written again."""
+        assert self._store is not None
+        if lost and not anew:
+            self._console.say(
+                f"Note: {len(lost):,} completions of run {self.run} are gone from"
+                f" {self._store.url}/{self.run}/data; they are made again."
+            )
         async with await connect(self._settings, name="load", writes=True) as client:
-            return await self._enqueuer(client, manifest).put_back(known, stored=stored, anew=anew)
+            return await self._enqueuer(client, manifest).put_back(known, lost, anew=anew)
 
     def _enqueuer(self, client: redis.asyncio.Redis, manifest: RunManifest) -> Enqueuer:
         assert self._store is not None

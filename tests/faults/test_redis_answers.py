@@ -157,7 +157,7 @@ async def uncommit(bench):
     info = await bench.load(items=3)
     await bench.complete(await bench.lease(3))
     await bench.commit_all()
-    return lambda: bench.runs.uncommit(RUN, info.epoch, stored=b"\x80")
+    return lambda: bench.runs.uncommit(RUN, info.epoch, [Item(1), Item(2)])
 
 
 async def close(bench):

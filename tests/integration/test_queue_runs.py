@@ -177,11 +177,11 @@ async def test_committed_items_that_storage_lost_are_queued_again(bench):
     await bench.complete(held[1:])
     assert await bench.commit_all() == 19
     assert await bench.runs.close(RUN)
-    stored = bytes([0xFF, 0xFF, 0x00])
-    assert await bench.runs.uncommit(RUN, info.epoch, stored=bytes([0xFF] * 3)) == 0
+    lost = [Item(k) for k in range(16, 20)]
+    assert await bench.runs.uncommit(RUN, info.epoch, []) == 0
     assert (await bench.counts()).state == "closed"
-    assert await bench.runs.uncommit(RUN, info.epoch, stored=stored) == 4
-    assert await bench.runs.uncommit(RUN, info.epoch, stored=stored) == 0
+    assert await bench.runs.uncommit(RUN, info.epoch, lost) == 4
+    assert await bench.runs.uncommit(RUN, info.epoch, lost) == 0
     counts = await bench.counts()
     assert (counts.state, counts.queued, counts.committed, counts.dead) == ("open", 4, 15, 1)
     await bench.complete(await bench.lease(20))

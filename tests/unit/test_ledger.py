@@ -10,7 +10,7 @@ from common.ids import RunName
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES, WRITER
 from common.parts.bits import Bits
-from common.parts.chain import check_end, fix_format, read_format, walk
+from common.parts.chain import chain_end, check_end, fix_format, read_format, walk
 from consumer.sink.commit import PartWriter, UnstorableError
 from consumer.sink.recover import Ledger
 from tests.support.completions import completion
@@ -46,6 +46,39 @@ def test_a_new_ledger_reads_the_whole_chain(store, suffix):
     assert len(ledger.catch_up()) == 70
     assert ledger.next == 70
     assert set(ledger.copy_of_bits().missing()) == set(range(70, 100))
+
+
+@pytest.mark.parametrize("harm", ["gone", "another part"])
+def test_nothing_is_written_behind_a_part_that_was_deleted(store, harm):
+    ledger = new_ledger(store)
+    writer = PartWriter(store, PATHS, ledger)
+    for batch in ([0, 1], [2]):
+        writer.write([completion(k) for k in batch])
+    del store.objects[PATHS.part(1, ledger.suffix)]
+    if harm != "gone":
+        write(store, [3])
+    parts = chain_end(store, PATHS, ledger.suffix)
+    for item in (4, 2):  # nor is what the part held taken for committed
+        with pytest.raises(VerifyError, match=harm):
+            writer.write([completion(item)])
+    assert PATHS.part(2, ledger.suffix) not in store.objects
+    assert write(store, [4]).next == parts + 1
+
+
+def test_a_part_that_was_put_back_without_its_metadata_is_the_same(store):
+    ledger = new_ledger(store)
+    writer = PartWriter(store, PATHS, ledger)
+    writer.write([completion(0)])
+    key = PATHS.part(0, ledger.suffix)
+    store.objects[key] = (store.objects[key][0], {})
+    assert writer.write([completion(1)]).part == 1
+
+
+def test_a_part_that_a_look_up_does_not_know_yet_is_there(store, monkeypatch):
+    writer = PartWriter(store, PATHS, new_ledger(store))
+    writer.write([completion(0)])
+    monkeypatch.setattr(store, "stat", lambda _key: None)
+    assert writer.write([completion(1)]).part == 1
 
 
 def test_a_saved_ledger_reads_only_what_is_new(store, tmp_path):
