@@ -42,6 +42,11 @@ async def test_an_emptied_redis_is_noticed_by_every_call(bench):
         bench.stream.read("sink", 1, block_ms=1),
         bench.stream.commit([StreamEntry("1-1", Item(0), b"")]),
         bench.runs.sample(RUN),
+        bench.runs.pause(RUN),
+        bench.runs.reopen(RUN),
+        bench.runs.cancel(RUN),
+        bench.runs.close(RUN),
+        bench.runs.requeue(RUN, items=[Item(0)]),
     ):
         with pytest.raises(EpochError):
             await call
@@ -214,6 +219,16 @@ async def test_a_full_redis_takes_results_and_commits_but_no_prompts(bench):
         bench.sync.config_set("maxmemory", 0)
     assert await queue.enqueue(1) == 1000
     assert (await bench.counts()).committed == 3
+
+
+async def test_a_full_redis_is_told_by_a_sink_what_is_committed(bench):
+    info = await bench.runs.create(manifest(8))
+    bench.sync.config_set("maxmemory", 1)
+    try:
+        assert await bench.runs.restore(RUN, info.epoch, committed=b"\xf0") == 4
+    finally:
+        bench.sync.config_set("maxmemory", 0)
+    assert (await bench.counts()).committed == 4
 
 
 async def test_runs_are_listed_by_priority_and_then_by_age(bench):

@@ -4,6 +4,7 @@
 -- ARGV  3 limit; 4 rest: only end a cancel that has begun
 -- Returns  how much may be left: 0 when all is gone
 -- Idempotent  by nature
+if not epoch then return redis.error_reply('GENQ_EPOCH missing') end
 local limit, gone = tonumber(ARGV[3]), 0
 if state == 'closed' then return redis.error_reply('GENQ_CLOSED ' .. state) end
 if ARGV[4] == 'rest' and state ~= 'cancelled' then return 0 end

@@ -4,6 +4,7 @@
 -- ARGV  none
 -- Returns  1 if the run is closed now, 0 if something is open
 -- Idempotent  by nature
+if not epoch then return redis.error_reply('GENQ_EPOCH missing') end
 if state == 'closed' then return 1 end
 if state == 'cancelled' then return 0 end
 if call('LLEN', queue) == call('SCARD', ghosts) then -- nothing but ids of answered items

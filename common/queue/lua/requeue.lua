@@ -4,6 +4,7 @@
 -- ARGV  3... item numbers
 -- Returns  how many were dead, and are queued now
 -- Idempotent  by the dead letters
+if not epoch then return redis.error_reply('GENQ_EPOCH missing') end
 if bad_items(3, 1) then return redis.error_reply('GENQ_BAD no such item') end
 if over then return redis.error_reply('GENQ_CLOSED ' .. state) end
 local given = 0

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Marks items as committed in a run of which nothing was loaded yet.
 -- KEYS  of the run
 -- ARGV  3 bitmap: bit k is item k, the most significant bit of a byte first

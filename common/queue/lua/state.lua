@@ -6,6 +6,7 @@
 --       cancelled, the canary watches anew
 -- Returns  the state before the call
 -- Idempotent  by nature
+if not epoch then return redis.error_reply('GENQ_EPOCH missing') end
 local wanted = ARGV[3]
 if wanted == 'open' and tonumber(call('HGET', counts, 'loaded') or 0) < total then
   wanted = 'loading'
