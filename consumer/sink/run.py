@@ -362,5 +362,9 @@ class RunSink:
 
 
 def _is_cancelled(counts: RunCounts) -> bool:
-    """Return whether a cancelled run has nothing left to store."""
-    return counts.state == "cancelled" and not counts.open
+    """Return whether a cancelled run has nothing left to store.
+
+    What else is open, by a cancel that was killed or by `rq requeue`, is handed out to nobody, and
+    no result of it is taken any more.
+    """
+    return counts.state == "cancelled" and not counts.generated

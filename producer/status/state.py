@@ -79,6 +79,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
     stall, starting = _stall(status), _starting(status)
     turn = "; ".join(filter(None, (f"behind run {status.behind}", _trouble(status))))
     in_flight = f"{counts.leased:,} items in flight are finished" if counts.leased else ""
+    left = _left_behind(counts) if state == "cancelled" else 0
     rules = (  # the first that holds
         (state == "closed" and bool(status.success), "done", dead),
         (state == "closed" and status.success is None, "closed", unseen),
@@ -86,6 +87,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
         (state == "loading", "loading", _full(status) or loading),
         (state == "held", "held", counts.hold_reason),
         (state == "paused", "paused", in_flight),
+        (left > 0, "cancelled", f"{left:,} items are still open"),
         (state != "open", state, ""),
         (bool(status.problems), "damaged", "some items are nowhere"),
         (status.suspended, "suspended", ", ".join(filter(None, ("by `rq suspend`", in_flight)))),
@@ -124,6 +126,14 @@ def _untouched(counts: RunCounts) -> bool:
     """Tell whether there is work of which nothing was ever handed out in this Redis."""
     never = counts.since_lease is None and counts.since_result is None
     return never and not counts.leased and counts.queued + counts.waiting > 0
+
+
+def _left_behind(counts: RunCounts) -> int:
+    """Return how many items a cancel that was killed left, or somebody put back by `rq requeue`.
+
+    None of them is handed out; results that wait for a sink are no such items.
+    """
+    return counts.open - counts.generated
 
 
 def _stall(status: RunStatus) -> str:
@@ -260,6 +270,10 @@ def next_command(status: RunStatus) -> str:
         "closed": "gen-producer doctor",
         "finishing": "gen-sink    (if none is running)",
     }
+    if word == "cancelled" and cause:
+        by_word[word] = (
+            f"gen-producer cancel {run}    (or, to go on: gen-producer load --run {run})"
+        )
     if word == "waiting" and status.behind:
         by_word[word] = (
             f"gen-producer status {status.behind} --watch    (or, to go first:"

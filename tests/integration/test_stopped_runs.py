@@ -10,6 +10,7 @@ import structlog
 from common.errors import Exit
 from common.ids import RunName
 from common.keys import RQ_SUSPENDED
+from common.queue.scripts import ANY_EPOCH, Scripts
 from consumer.sink.service import SinkService
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven
@@ -64,6 +65,19 @@ async def test_a_sink_does_not_say_of_a_run_that_was_cancelled_that_it_goes_on(s
             await job.runs.cancel(RUN)
             await asyncio.wait_for(sink, SECONDS)
     assert not [one for one in logs if one["event"] == "sink.goes_on"]
+
+
+async def test_a_burst_does_not_wait_for_what_a_cancel_that_was_killed_has_left(settings):
+    job = await load_job(settings, "one", rows=8)
+    answered, *_ = await job.lease(3)
+    await job.answer([answered])
+    assert await Scripts(job.redis, RUN, ANY_EPOCH).call("cancel", 1) > 0  # one of each place
+    counts = await job.counts()
+    assert (counts.state, counts.queued, counts.leased) == ("cancelled", 4, 1)
+    async with local_lab(settings, job) as lab:
+        await asyncio.wait_for(lab.finish(), SECONDS)
+        counts = await job.counts()
+    assert (counts.generated, counts.committed) == (0, 1)
 
 
 @pytest.mark.parametrize("how", STOPS)
