@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import queue
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec
 
 FREED_BYTES = 1 << 30  # drivers and monitors hold some memory; more is somebody's model
+ANSWER_SECONDS = 30.0  # a driver without a daemon of its own needs some to wake all cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,21 @@ class GpuFacts:
 
 
 def gpu_facts(gpu: int) -> GpuFacts | None:
-    """Return what NVML says of GPU ``gpu`` (counted by bus order), None without NVML or card."""
+    """Return what NVML says of GPU ``gpu`` (counted by bus order), None without NVML or card.
+
+    None, too, where the driver does not answer in time. Its call is left behind in a daemon
+    thread, which holds up neither who asks nor the end of the process.
+    """
+    answers: queue.SimpleQueue[GpuFacts | None] = queue.SimpleQueue()
+    asking = threading.Thread(target=lambda: answers.put(_ask(gpu)), name="gpu-facts", daemon=True)
+    try:
+        asking.start()
+        return answers.get(timeout=ANSWER_SECONDS)
+    except (queue.Empty, RuntimeError):  # the latter where no thread can be started
+        return None
+
+
+def _ask(gpu: int) -> GpuFacts | None:
     try:
         import pynvml  # noqa: PLC0415 - an optional package, and slow to load
 
@@ -51,7 +68,10 @@ def gpu_facts(gpu: int) -> GpuFacts | None:
 
 
 async def memory_freed(gpu: int | None, *, baseline_bytes: int | None, seconds: float) -> bool:
-    """Wait until a GPU's memory in use is back at its level before the engine's start."""
+    """Wait until a GPU's memory in use is back at its level before the engine's start.
+
+    True as well where nobody can say: a card that is gone is another's matter.
+    """
     if gpu is None or baseline_bytes is None:
         return True
     deadline = time.monotonic() + seconds

@@ -2,6 +2,7 @@
 
 The driver alone is not believed, since an engine that makes tokens has its card; nor is silence
 alone, since a long step looks the same. Both together end a consumer: no other start helps.
+A driver that does not answer at all is a witness as one that says it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from common.errors import EngineError
+from consumer.engine.gpu_watch import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +69,13 @@ def card_lost(watch: GpuWatch, engine: str) -> CardLostError:
     """Return what a person is told."""
     return CardLostError(
         f"{watch.name} is lost.",
-        why=f"Its driver says so again and again ({watch.lost}), and {engine}.",
+        why=f"{_says(watch.lost)}, and {engine}.",
         fix="dmesg | grep -i xid    names the cause. The card needs a reset, or its machine a"
         " restart; consumers of other cards go on.",
     )
+
+
+def _says(lost: str) -> str:
+    if lost == SILENT:
+        return "Its driver does not answer any more"
+    return f"Its driver says so again and again ({lost})"

@@ -8,8 +8,9 @@ import time
 from consumer.engine.gpu_health import GpuHealth, GpuProbe
 
 LOOK_SECONDS = 5.0
-SILENT_SECONDS = 30.0  # a driver that takes longer for one look has lost the card
-LOST_LOOKS = 3  # so many looks in a row have to say that a card is gone
+SILENT_SECONDS = 30.0  # a driver that takes longer for one look does not answer
+SILENT = "it does not answer"
+LOST_LOOKS = 3  # so many looks in a row have to say that a card is gone, or so many be missed
 
 
 class GpuWatch:
@@ -35,9 +36,8 @@ class GpuWatch:
 
         A driver that does not answer makes a card that is not up.
         """
-        asked_at = self._asked_at
-        if asked_at is not None and time.monotonic() - asked_at > SILENT_SECONDS:
-            return GpuHealth(up=False)
+        if self._silent_seconds() > SILENT_SECONDS:
+            return GpuHealth(up=False, lost=SILENT)
         return self._seen
 
     @property
@@ -47,7 +47,12 @@ class GpuWatch:
 
     @property
     def lost(self) -> str:
-        """What the driver says of a card that it called lost at several looks in a row; else ""."""
+        """How a card is lost that was so at several looks in a row, in words; else "".
+
+        A look that never ends is followed by no other: there the silence itself is measured.
+        """
+        if self._silent_seconds() > SILENT_SECONDS * LOST_LOOKS:
+            return SILENT
         return self.suspicion if self._lost_looks >= LOST_LOOKS else ""
 
     @property
@@ -66,6 +71,11 @@ class GpuWatch:
     def stop(self) -> None:
         """Look no more. Does not wait for a look that is under way."""
         self._over.set()
+
+    def _silent_seconds(self) -> float:
+        """How long the look under way has taken by now."""
+        asked_at = self._asked_at  # once: the thread changes it
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def _run(self) -> None:
         while not self._over.is_set():

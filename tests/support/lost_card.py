@@ -10,7 +10,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
-from consumer.engine import gpu_loss, gpu_watch
+from consumer.engine import gpu, gpu_loss, gpu_watch
 from tests.support import fake_consumer
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 CARD = "NVIDIA H200, GPU-7e57"
 LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999  # of NVML's reference
 MODULE = '''\
-"""Speaks for one card, until a file beside this one holds the number of an error."""
+"""Speaks for one card, until a file beside this one holds the number of an error, or "silent"."""
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 _STATE = Path(__file__).with_name("error")
+let_go = threading.Event()
 
 
 class NVMLError(Exception):
@@ -40,7 +42,11 @@ def nvmlInit():
 
 def nvmlDeviceGetHandleByIndex(index):
     if _STATE.exists():
-        raise NVMLError(int(_STATE.read_text()))
+        error = _STATE.read_text()
+        if error == "silent":
+            let_go.wait()
+            return index
+        raise NVMLError(int(error))
     return index
 
 
@@ -73,16 +79,26 @@ class Driver:
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         monkeypatch.setitem(sys.modules, "pynvml", module)
+        self._let_go = module.let_go.set
 
-    def lose(self, code: int) -> None:
+    def lose(self, code: int | str) -> None:
         written = self.folder / "written"  # put in place whole: it is read at any moment
         written.write_text(str(code))
         written.rename(self.folder / "error")
+
+    def silence(self) -> None:
+        """Have no call return any more."""
+        self.lose("silent")
+
+    def let_go(self) -> None:
+        """Let the calls of this process return that hang, so that their threads end."""
+        self._let_go()
 
     def find(self) -> None:
         (self.folder / "error").unlink()
 
 
 if __name__ == "__main__":
-    gpu_watch.LOOK_SECONDS, gpu_loss.QUIET_SECONDS = 0.2, 2.0
+    gpu_watch.LOOK_SECONDS, gpu_watch.SILENT_SECONDS = 0.2, 1.0
+    gpu_loss.QUIET_SECONDS, gpu.ANSWER_SECONDS = 2.0, 2.0
     fake_consumer.main()

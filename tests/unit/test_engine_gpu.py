@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import types
 
 import pytest
 
@@ -47,6 +49,19 @@ def test_a_holder_that_wrote_nothing_is_still_refused(tmp_path):
 def test_without_nvml_there_are_no_facts(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert gpu.gpu_facts(0) is None
+
+
+def test_a_driver_that_does_not_answer_gives_no_facts_and_holds_nobody_up(monkeypatch):
+    hang = threading.Event()
+    monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlInit=hang.wait))
+    monkeypatch.setattr(gpu, "ANSWER_SECONDS", 0.1)
+    try:
+        assert gpu.gpu_facts(0) is None
+        (left,) = [thread for thread in threading.enumerate() if thread.name == "gpu-facts"]
+        assert left.daemon
+    finally:
+        hang.set()
+    left.join(30)
 
 
 async def test_memory_is_waited_for_until_it_is_back_at_its_level(monkeypatch):

@@ -142,7 +142,7 @@ async def test_a_driver_that_never_answers_has_lost_the_card(monkeypatch):
         await eventually(lambda: watch._asked_at is not None)
         assert watch.health is None
         monkeypatch.setattr(gpu_watch, "SILENT_SECONDS", -1.0)  # so long it has taken by now
-        assert watch.health == GpuHealth(up=False)
+        assert watch.health == GpuHealth(up=False, lost=gpu_watch.SILENT)
     finally:
         watch.stop()
         hang.set()
