@@ -99,11 +99,20 @@ def forget_record(spec: EngineSpec) -> None:
 
 def records(state_dir: Path) -> dict[Path, EngineRecord]:
     """Return all readable records; a broken one counts as none."""
-    found = {}
-    for path in sorted((state_dir / "engines").glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found[path] = EngineRecord(**orjson.loads(path.read_bytes()))
-    return found
+    paths = sorted((state_dir / "engines").glob("*.json"))
+    return {path: record for path in paths if (record := _read(path)) is not None}
+
+
+def forget_same(path: Path, record: EngineRecord) -> None:
+    """Remove a record that was read a while ago, unless another stands in its place by now."""
+    if _read(path) == record:
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> EngineRecord | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return EngineRecord(**orjson.loads(path.read_bytes()))
+    return None
 
 
 def _boot() -> str:

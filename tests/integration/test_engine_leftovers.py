@@ -12,13 +12,16 @@ from dataclasses import replace
 
 import psutil
 import pytest
+import structlog
 
+from consumer.engine import leftovers
 from consumer.engine.leftovers import end_leftovers
 from consumer.engine.process import port_free, session_members
-from consumer.engine.records import EngineRecord, record_path, records
+from consumer.engine.records import EngineRecord, record_path, records, write_record
 from consumer.engine.supervisor import Supervisor
 from tests.support.fake_engine import ROOT, FakeSglang, fake_spec
 
+GONE = 2**31 - 1  # no process has this number
 CONSUMER = """
 import asyncio, json, pathlib, sys
 from consumer.engine.api import EngineSpec
@@ -120,6 +123,42 @@ async def test_the_engine_of_a_living_consumer_is_left_alone(tmp_path):
     assert await asyncio.to_thread(end_leftovers, tmp_path) == []
     assert record_path(spec).exists()
     await supervisor.stop(now=True)
+
+
+@pytest.fixture
+def leftover(tmp_path):
+    """The record of an engine that ended together with its consumer."""
+    spec = fake_spec(tmp_path)
+    record = EngineRecord.of(os.getpid(), spec)
+    gone_record = replace(record, session=GONE, owner=GONE, owner_started=1.0)
+    record_path(spec).parent.mkdir(parents=True)
+    write_record(gone_record, spec)
+    return spec, gone_record
+
+
+@pytest.mark.row("B10")
+def test_a_record_that_a_living_consumer_writes_meanwhile_stays(tmp_path, monkeypatch, leftover):
+    """To end a leftover takes a while, and the place is free for another consumer's engine."""
+    spec, _ = leftover
+    mine = EngineRecord.of(os.getpid(), spec)
+    monkeypatch.setattr(leftovers, "kill_session", lambda _: write_record(mine, spec) or ())
+    assert end_leftovers(tmp_path) == [GONE]
+    assert records(tmp_path) == {record_path(spec): mine}
+
+
+@pytest.mark.row("B10")
+def test_a_leftover_that_outlives_its_kill_stays_on_record_and_is_said(
+    tmp_path, monkeypatch, leftover
+):
+    spec, record = leftover
+    monkeypatch.setattr(leftovers, "kill_session", lambda _: [4711])
+    with structlog.testing.capture_logs() as logs:
+        assert end_leftovers(tmp_path) == []
+    assert [(line["event"], line["left"]) for line in logs] == [("engine.leftover_lives", [4711])]
+    assert records(tmp_path) == {record_path(spec): record}
+    monkeypatch.setattr(leftovers, "kill_session", lambda _: ())
+    assert end_leftovers(tmp_path) == [GONE]  # the next start got it
+    assert records(tmp_path) == {}
 
 
 @pytest.mark.parametrize("change", ["number", "host", "boot"])
