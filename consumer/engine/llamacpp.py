@@ -149,7 +149,7 @@ class LlamaCppEngine:
             return None
         try:
             return read_load(metrics.body.decode(), slots.body if slots.ok else b"[]")
-        except (ValueError, TypeError, AttributeError, KeyError, IndexError):
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
             return None
 
     async def prepare(self, spec: EngineSpec) -> None:

@@ -144,6 +144,19 @@ async def test_counters_that_could_not_be_read_are_not_taken_for_zero(status, wh
     assert load.whole is whole
 
 
+@pytest.mark.parametrize(
+    "rank", [{"decode_moments": [1]}, {"num_running_reqs": 1e308}, {"speculative": 3}, "a rank"]
+)
+async def test_figures_that_another_release_shapes_otherwise_are_a_failed_reading(rank):
+    class Answers:
+        async def get(self, path, _seconds):
+            if path == "/metrics":
+                return Reply(404, b"")
+            return Reply(200, orjson.dumps({"loads": [rank, rank]}))
+
+    assert await SglangEngine().load(Answers()) is None
+
+
 def test_without_metrics_the_decode_moments_show_progress():
     loads = captured("loads")
     before = read_load(orjson.dumps(loads), "")
