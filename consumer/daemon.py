@@ -171,8 +171,10 @@ class Consumer:
             await self.client.close()
             await self.pump.runner.close()
             fatal = supervisor.state is EngineState.FATAL
-            await supervisor.stop(now=self._stopping.hurried.is_set())
-            await self.display.close(fatal=fatal)
+            try:
+                await supervisor.stop(hurried=self._stopping.hurried)
+            finally:
+                await self.display.close(fatal=fatal)
         for task in done - {asked}:
             task.result()  # raises what ended it
         self._signals.drained()

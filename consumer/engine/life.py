@@ -15,12 +15,12 @@ from consumer.engine.failures import KnownFailure, last_words, recognise
 from consumer.engine.gpu import gpu_facts, memory_freed
 from consumer.engine.health import Liveness, Sample
 from consumer.engine.http import EngineHttp
-from consumer.engine.process import EngineProcess
+from consumer.engine.process import EngineProcess, not_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from consumer.engine.api import Engine, EngineLoad, EngineSpec
+    from consumer.engine.api import Engine, EngineLoad, EngineSpec, Launch
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 _READY_POLL_SECONDS = 0.25
 _MEMORY_SECONDS = 30.0
+_LAST_SECONDS = 5.0  # between an engine's last answer and the end of its last process
 _URL_SILENT_SECONDS = 15.0
 
 
@@ -92,6 +93,7 @@ class Life:
         self._spawn: asyncio.Task[EngineProcess] | None = None
         self._baseline_bytes: int | None = None
         self._said_waiting = False
+        self._over = False  # nothing of it is left to end
 
     async def begin(self) -> None:
         """Start the engine, or attach to it, and wait until it takes requests.
@@ -120,6 +122,30 @@ class Life:
             log.warning("waiting for a server", service="engine", url=self._spec.url)
         self._said_waiting = True
 
+    async def outlasts(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work`` with the engine, which may come to its end in the middle.
+
+        Raises:
+            EngineDownError: it ended, with its last words. What failed with it, if anything did,
+                knows only that no answer came.
+            Exception: what the work raised, with an engine that lives on.
+        """
+        process = self._spawn.result() if self._spawn else None
+        ended, working = asyncio.create_task(self._ended(process)), asyncio.create_task(work)
+        try:
+            await asyncio.wait({ended, working}, return_when=asyncio.FIRST_COMPLETED)
+            error = working.exception() if working.done() else None
+            unanswered = isinstance(error, EngineError) and not isinstance(error, UnfitError)
+            if unanswered and process is not None:  # its connections end before its processes
+                await asyncio.wait({ended}, timeout=_LAST_SECONDS)
+            if ended.done() and (unanswered or not working.done()):
+                raise ended.result()
+            working.result()
+        finally:
+            for task in (ended, working):
+                task.cancel()
+            await asyncio.gather(ended, working, return_exceptions=True)
+
     async def watch(self) -> EngineDownError:
         """Serve until the engine is down, stuck or condemned; return why."""
         process = self._spawn.result() if self._spawn else None
@@ -130,19 +156,34 @@ class Life:
         if not self._condemned.done():
             self._condemned.set_result(reason)
 
-    async def end(self, grace_seconds: float) -> None:
-        """Close the connections and end the engine; a server of somebody else is left alone."""
+    async def end(self, grace_seconds: float, *, hurried: asyncio.Event | None = None) -> None:
+        """Close the connections and end the engine; a server of somebody else is left alone.
+
+        Once ``hurried`` is set there is no grace any more, and memory is not waited for: that is
+        for a next engine. Safe to call again.
+        """
         await self.http.close()
-        if self._spawn is None:
+        if self._spawn is None or self._over:
             return
-        with contextlib.suppress(EngineError):
-            process = await self._spawn
-            await process.end(grace_seconds)
-            freed = await memory_freed(
-                self._spec.gpu, baseline_bytes=self._baseline_bytes, seconds=_MEMORY_SECONDS
-            )
-            if not freed:
-                await self._say_not_freed()
+        process: EngineProcess | None = None
+        with contextlib.suppress(Exception):  # nothing was started; begin() raised why
+            process = await asyncio.shield(self._spawn)
+        if process is not None:
+            hurry = hurried or asyncio.Event()
+            if hurry.is_set() or not await first_of(
+                self._end_in_order(process, grace_seconds), _never_mind(hurry)
+            ):
+                await process.end(0.0)
+        self._over = True
+
+    async def _end_in_order(self, process: EngineProcess, grace_seconds: float) -> bool:
+        await process.end(grace_seconds)
+        freed = await memory_freed(
+            self._spec.gpu, baseline_bytes=self._baseline_bytes, seconds=_MEMORY_SECONDS
+        )
+        if not freed:
+            await self._say_not_freed()
+        return True
 
     async def _say_not_freed(self) -> None:
         """Say that the next engine finds less memory than this one did, and how much is taken."""
@@ -158,16 +199,24 @@ class Life:
         )
 
     async def _start(self) -> EngineProcess:
-        launch = await asyncio.to_thread(self._engine.launch, self._spec)
-        if self._spec.gpu is not None:
-            facts = await asyncio.to_thread(gpu_facts, self._spec.gpu)
-            self._baseline_bytes = facts.used_bytes if facts else None
+        launch = await self._launch()
         # A task of its own: a start that is called off half-way must still be ended.
         self._spawn = asyncio.create_task(EngineProcess.start(launch, self._spec))
         try:
             return await asyncio.shield(self._spawn)
         except EngineError as error:
             raise EngineDownError.of(error) from error
+
+    async def _launch(self) -> Launch:
+        """Return how to start it, and look how much of its card's memory is in use before."""
+        try:
+            launch = await asyncio.to_thread(self._engine.launch, self._spec)
+            if self._spec.gpu is not None:
+                facts = await asyncio.to_thread(gpu_facts, self._spec.gpu)
+                self._baseline_bytes = facts.used_bytes if facts else None
+        except (OSError, RuntimeError) as error:
+            raise EngineDownError.of(not_started(error, self._spec)) from error
+        return launch
 
     async def _ready(self, exit_: asyncio.Task[EngineDownError]) -> bool:
         asking = asyncio.create_task(self._engine.ready(self.http))
@@ -222,6 +271,12 @@ async def first_of(*ways: Coroutine[Any, Any, T]) -> T:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _never_mind(hurried: asyncio.Event) -> bool:
+    """Return False once the order that takes its time is called off."""
+    await hurried.wait()
+    return False
 
 
 def _by_signal(code: int) -> str:

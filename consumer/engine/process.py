@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.errors import EngineError
+from common.errors import EngineError, UsageError
 from common.private import private_folder
 from consumer.engine import guard
 from consumer.engine.launch import engine_environment
@@ -46,15 +46,9 @@ class EngineProcess:
         Raises:
             EngineError: the port is taken, or there is no way to start a process or to log it.
         """
-        if not await port_free(spec.host, spec.port, seconds=0.0):
-            raise EngineError(
-                f"Port {spec.port} on {spec.host} is taken.",
-                why="Another process listens there, so that the engine cannot.",
-                fix="Start gen-consumer again: it takes a port that is free then."
-                f"  Who has this one: ss -ltnp 'sport = :{spec.port}'",
-            )
         command = (sys.executable, "-I", "-S", guard.__file__, str(log_path(spec)), str(LOG_BYTES))
         try:
+            await _refuse_taken(spec)
             await asyncio.to_thread(mark_start, spec)
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -65,15 +59,15 @@ class EngineProcess:
                 env=engine_environment(os.environ, launch.env),
                 start_new_session=True,
             )
-        except OSError as error:
-            raise EngineError(
-                "The engine's process could not be started.", why=str(error)
-            ) from error
+        except UsageError as error:  # the state folder is not private any more
+            raise EngineError(error.what, why=error.why, fix=error.fix) from error
+        except (OSError, RuntimeError) as error:  # the latter where no thread can be started
+            raise not_started(error, spec) from error
         started = cls(process, spec)
         try:
             await asyncio.to_thread(write_record, EngineRecord.of(process.pid, spec), spec)
-        except OSError as error:
-            with contextlib.suppress(OSError):
+        except (OSError, RuntimeError) as error:
+            with contextlib.suppress(OSError, RuntimeError):
                 await started.end(0.0)  # nobody could find it after a kill of ours
             raise EngineError(
                 "The engine's process could not be recorded, so it was ended.",
@@ -109,10 +103,12 @@ class EngineProcess:
             self._process.stdin.close()  # the guard takes that as the order to kill
             await self._ended(_KILL_SECONDS)
         # The guard itself may have been killed: then its session may still live.
-        await asyncio.to_thread(kill_session, self.pid)
+        left = await asyncio.to_thread(kill_session, self.pid)
         await self._ended(_KILL_SECONDS)
-        await port_free(self._spec.host, self._spec.port, seconds=_PORT_SECONDS)
-        await asyncio.to_thread(forget_record, self._spec)
+        with contextlib.suppress(OSError):  # the next start meets the same, and tells it
+            await port_free(self._spec.host, self._spec.port, seconds=_PORT_SECONDS)
+            if not left:  # else a later start finds by the record what outlived SIGKILL
+                await asyncio.to_thread(forget_record, self._spec)
 
     async def _ended(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -121,6 +117,26 @@ class EngineProcess:
     def last_lines(self) -> list[str]:
         """Return the last lines that this engine wrote (reads a file; at most 64 kB of it)."""
         return last_start(tail(self.log))
+
+
+def not_started(error: Exception, spec: EngineSpec) -> EngineError:
+    """Return what a person is told of a start that the system refused."""
+    return EngineError(
+        "The engine's process could not be started.",
+        why=str(error),
+        fix="Look at this user's limits of processes and open files (ulimit -a), at the machine's"
+        f" memory, and at the room in {spec.state_dir} (GENQ_STATE_DIR).",
+    )
+
+
+async def _refuse_taken(spec: EngineSpec) -> None:
+    if not await port_free(spec.host, spec.port, seconds=0.0):
+        raise EngineError(
+            f"Port {spec.port} on {spec.host} is taken.",
+            why="Another process listens there, so that the engine cannot.",
+            fix="Start gen-consumer again: it takes a port that is free then."
+            f"  Who has this one: ss -ltnp 'sport = :{spec.port}'",
+        )
 
 
 def log_path(spec: EngineSpec) -> Path:

@@ -50,11 +50,12 @@ class Supervisor:
     Promises: at most one engine at its place; after a crash, a stall or a condemnation it comes
     back with growing pauses, and after ``budget.attempts`` failed starts in a row it stays FATAL,
     with the engine's last words (after ``budget.lives``, where a life answered something or was
-    ended by an item under suspicion). A card that its driver calls lost, look after look, while the
-    engine gives no sign of work is FATAL at once. Where it ran out of GPU memory twice within
-    ``budget.memory_seconds``, the next one takes a step less of it: ``lowered`` says what. When an
-    incarnation that was READY goes down, ``on_down`` is called once, with its number and the
-    reason, and then every call on its ``http`` ends.
+    ended by an item under suspicion). A card that its driver calls lost, look after look, or of
+    which it says nothing any more, is FATAL at once while the engine gives no sign of work. Where
+    an engine ran out of GPU memory twice within ``budget.memory_seconds``, the next one takes a
+    step less of it: ``lowered`` says what. When an incarnation that was READY goes down,
+    ``on_down`` is called once, with its number and the reason, and then every call on its ``http``
+    ends.
     Does not drain: stop feeding before :meth:`stop`.
 
     Args:
@@ -163,8 +164,11 @@ class Supervisor:
         if self._life is not None and self.state is EngineState.READY:
             self._life.condemn(reason)
 
-    async def stop(self, *, now: bool = False) -> None:
-        """End the engine: SIGTERM, a grace, SIGKILL; at once with ``now``. Safe to call again."""
+    async def stop(self, *, now: bool = False, hurried: asyncio.Event | None = None) -> None:
+        """End the engine: SIGTERM, a grace, SIGKILL. Safe to call again.
+
+        At once with ``now``, and from the moment that ``hurried`` is set.
+        """
         if self.state in (EngineState.STOPPED, EngineState.DRAINING):
             return
         if self.state is not EngineState.FATAL:
@@ -173,11 +177,16 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._life is not None:
-            await self._life.end(0.0 if now else self._budget.stop_seconds)
-        self.card.stop()
-        self._lock.release()
-        await self._to(EngineState.STOPPED)
+        if now:
+            hurried = asyncio.Event()
+            hurried.set()
+        try:
+            if self._life is not None:
+                await self._life.end(self._budget.stop_seconds, hurried=hurried)
+        finally:
+            self.card.stop()
+            self._lock.release()
+            await self._to(EngineState.STOPPED)
 
     async def _prepare(self) -> None:
         try:
@@ -194,6 +203,9 @@ class Supervisor:
             self.state = EngineState.FATAL
             async with self._changed:
                 self._changed.notify_all()
+            self._tell_down(self.last_error.what)
+            if self._life is not None:  # nobody watches what still runs there
+                await self._life.http.close()
 
     async def _supervise(self) -> None:
         while True:
@@ -244,14 +256,17 @@ class Supervisor:
         )
         log.warning("engine.down", reason=str(down), incarnation=self.incarnation, served=served)
         await self._to(EngineState.BACKOFF)
-        if ready_at is not None:
-            self.on_down(
-                self.incarnation, down.what if isinstance(down, EngineError) else str(down)
-            )
+        self._tell_down(down.what if isinstance(down, EngineError) else str(down))
         await life.end(self._budget.kill_seconds)
         if isinstance(down, EngineDownError) and self.spec.url is None:
             return await lost_at_the_end(self.card, down.reason) or down
         return down
+
+    def _tell_down(self, reason: str) -> None:
+        """Tell of an end in service, once."""
+        if self._ready_at is not None:
+            self._ready_at = None
+            self.on_down(self.incarnation, reason)
 
     async def _serve(self, life: Life) -> EngineDownError | EngineError:
         try:
@@ -274,13 +289,16 @@ class Supervisor:
 
     async def _warm(self, life: Life) -> None:
         try:
-            self.facts = await self.engine.facts(life.http, self.spec)
-            if self._check is not None:
-                await self._check(self.engine, life.http, self.spec, self.facts)
+            await life.outlasts(self._look_at(life.http))
         except UnfitError:
             raise
         except EngineError as error:  # it does not answer: worth another start
             raise EngineDownError.of(error) from error
+
+    async def _look_at(self, http: EngineHttp) -> None:
+        self.facts = await self.engine.facts(http, self.spec)
+        if self._check is not None:
+            await self._check(self.engine, http, self.spec, self.facts)
 
     async def _to(self, state: EngineState) -> None:
         self.state = transition(self.state, state)

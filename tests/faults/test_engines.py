@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -140,6 +142,37 @@ async def test_starts_that_fail_end_with_the_engines_last_words_and_nothing_is_l
     assert "--mem-fraction-static" in refusal.value.fix
     seen = await world.counts()
     assert (seen.queued, seen.since_lease) == (10, None)
+
+
+async def test_a_fault_of_our_own_in_service_ends_the_consumer_and_gives_its_items_back(
+    world, launched, monkeypatch
+) -> None:
+    """Nothing would watch the engine any more, nor tell the pump to stop leasing for it."""
+    await world.load(40)
+
+    async def broken(*_):
+        raise RuntimeError("a fault of ours")
+
+    async with world.serving(budget=BUDGET, flags=SLOW) as serving:
+        await world.some_generated()
+        monkeypatch.setattr(FakeSglang, "load", broken)
+        with pytest.raises(EngineError, match="The supervisor itself failed"):
+            await asyncio.wait_for(serving.task, 60)
+    seen = await world.counts()
+    assert (seen.leased, seen.dead) == (0, 0)
+
+
+async def test_a_second_signal_while_the_engine_is_being_ended_is_now(world, launched) -> None:
+    """The engine takes its time: SIGTERM does nothing to it."""
+    await world.load(1)
+    budget = replace(BUDGET, stop_seconds=90.0)
+    with structlog.testing.capture_logs() as logs:
+        async with world.serving(budget=budget, flags=("--ignore-sigterm",)) as serving:
+            await world.generated(1)
+            serving.stopping.ask(Exit.TERMINATED)
+            await eventually(lambda: "draining" in [line.get("state") for line in logs])
+            serving.stopping.ask(Exit.TERMINATED)
+            assert await asyncio.wait_for(serving.task, 30) == Exit.TERMINATED
 
 
 @row("B4")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from dataclasses import replace
@@ -12,73 +11,13 @@ import psutil
 import pytest
 
 from common.errors import ConflictError, EngineError
-from common.records import Sampling
 from common.tokens import load_tokens
 from consumer.engine import hf_renderer
-from consumer.engine.api import GenerateRequest
-from consumer.engine.process import log_path, port_free, session_members
+from consumer.engine.process import log_path, port_free
 from consumer.engine.states import EngineState as S
-from consumer.engine.supervisor import Signals, StartBudget, Supervisor, UnfitError
+from consumer.engine.supervisor import Supervisor, UnfitError
 from tests.support.fake_engine import FakeSglang, fake_spec, fake_state, running_fake, set_faults
-from tests.support.servers import eventually
-
-BUDGET = StartBudget(
-    start_seconds=20,
-    young_seconds=30,
-    attempts=3,
-    backoff_base_seconds=0.05,
-    stop_seconds=10,
-    kill_seconds=0.3,
-    poll_seconds=0.05,
-)
-
-
-class Watched:
-    """A supervisor and what it told its listeners."""
-
-    def __init__(self, spec, **options):
-        self.states: list[tuple[S, int]] = []
-        self.downs: list[tuple[int, str]] = []
-        self.waiting = 0
-        options = {"budget": BUDGET, "stall_seconds": 1.0} | options
-        self.supervisor = Supervisor(
-            options.pop("engine", None) or FakeSglang(),
-            spec,
-            signals=Signals(on_state=lambda state, n: self.states.append((state, n))),
-            in_flight=lambda: self.waiting,
-            on_down=lambda n, reason: self.downs.append((n, reason)),
-            **options,
-        )
-
-    async def ask(self, n=1, **fields):
-        sampling = Sampling(max_tokens=fields.pop("max_tokens", 50))
-        request = GenerateRequest(f"{n:032x}", [65, 66, n % 200], sampling, seed=n)
-        path, body = self.supervisor.engine.generate(request)
-        self.waiting += 1
-        try:
-            return await self.supervisor.http.post(path, body, 30)
-        finally:
-            self.waiting -= 1
-
-    @property
-    def session(self) -> int:
-        return self.supervisor._life._spawn.result().pid
-
-
-@contextlib.asynccontextmanager
-async def supervised(spec, **options):
-    watched = Watched(spec, **options)
-    try:
-        async with asyncio.timeout(60):
-            await watched.supervisor.start()
-            yield watched
-    finally:
-        session = None
-        with contextlib.suppress(Exception):
-            session = watched.session
-        await watched.supervisor.stop(now=True)
-        if session is not None:
-            assert session_members(session) == []
+from tests.support.supervised import BUDGET, supervised, until_running
 
 
 async def test_it_starts_answers_and_stops_in_order(tmp_path):
@@ -363,10 +302,3 @@ async def test_a_server_of_somebody_else_is_used_and_left_running(tmp_path):
             assert (await it.ask()).ok
             await it.supervisor.stop()
         assert (await fake_state(spec))["finished"] == 1
-
-
-async def until_running(it, count):
-    async def enough():
-        return len((await fake_state(it.supervisor.spec))["running"]) >= count
-
-    await eventually(enough, 20)
