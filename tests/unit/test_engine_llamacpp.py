@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.records import Sampling
-from consumer.engine.api import GenerateRequest
+from consumer.engine.api import GenerateRequest, Reply
 from consumer.engine.llamacpp import LlamaCppEngine, read_load
 
 ENGINE = LlamaCppEngine()
@@ -117,3 +117,14 @@ def test_running_requests_count_although_the_token_counter_moves_only_at_their_e
 def test_other_servers_metrics_are_refused():
     with pytest.raises(ValueError, match="llamacpp"):
         read_load("something_else 1\n", b"[]")
+
+
+@pytest.mark.parametrize("change", [{"n_ctx": 0}, {"next_token": []}, {"next_token": None}])
+async def test_slots_that_another_release_shapes_otherwise_are_a_failed_reading(change):
+    slots = [slot | change for slot in SLOTS]
+
+    class Answers:
+        async def get(self, path, _seconds):
+            return Reply(200, METRICS.encode() if path == "/metrics" else orjson.dumps(slots))
+
+    assert await ENGINE.load(Answers()) is None
