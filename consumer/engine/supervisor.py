@@ -165,9 +165,10 @@ class Supervisor:
             self._life.condemn(reason)
 
     async def stop(self, *, now: bool = False, hurried: asyncio.Event | None = None) -> None:
-        """End the engine: SIGTERM, a grace, SIGKILL. Safe to call again.
+        """End the engine: SIGTERM, a grace, SIGKILL; no grace with ``now``. Safe to call again.
 
-        At once with ``now``, and from the moment that ``hurried`` is set.
+        A next engine may start after it: the card's memory is waited for. Once ``hurried`` is set
+        there is none, and nothing is waited for but the end of the processes.
         """
         if self.state in (EngineState.STOPPED, EngineState.DRAINING):
             return
@@ -177,12 +178,10 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if now:
-            hurried = asyncio.Event()
-            hurried.set()
+        grace_seconds = 0.0 if now else self._budget.stop_seconds
         try:
             if self._life is not None:
-                await self._life.end(self._budget.stop_seconds, hurried=hurried)
+                await self._life.end(grace_seconds, hurried=hurried)
         finally:
             self.card.stop()
             self._lock.release()
