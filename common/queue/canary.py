@@ -28,11 +28,12 @@ def canary_facts(manifest: RunManifest, accepted: Collection[str] = ()) -> dict[
     settings = manifest.settings
     rows = min(settings.canary_rows, manifest.items)
     kept = [name for name, policy in settings.policies.items() if policy == Policy.KEEP]
+    cut_off = TRUNCATED in accepted or (FAULTS in accepted and TRUNCATED not in kept)  # as in Lua
     return {
         "canary": "watching" if rows else "off",
         "canary_rows": rows,
         "canary_faults": 0 if FAULTS in accepted else settings.canary_faults,
-        "canary_truncated": 0 if TRUNCATED in accepted else settings.canary_truncated,
+        "canary_truncated": 0 if cut_off else settings.canary_truncated,
         "canary_keep": f" {' '.join(kept)} ",
     }
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.ids import Token, new_nonce
 from common.keys import RunKeys
+from common.queue.canary import canary_facts
 from common.queue.prompts import PromptQueue
 from common.records import DEFAULT_POLICIES, Failure, Finished, Verdict
 from tests.support.queues import ONE, RUN, TWO, manifest
@@ -121,6 +122,22 @@ async def test_after_faults_were_accepted_truncation_may_still_hold_the_run(benc
     counts = await bench.counts()
     assert (counts.state, counts.canary.held_for) == ("held", "truncated")
     assert counts.canary.accepted == ("faults",)
+
+
+async def test_what_is_cut_off_and_not_kept_is_a_fault_and_accepted_with_the_faults(bench):
+    dead = keeping("looping") | {"truncated": "dead"}
+    await bench.load(ROWS, canary_rows=20, canary_truncated=0.5, policies=dead)
+    leased = await bench.lease(20)
+    await bench.fail(leased[:5], Verdict.TRUNCATED)
+    counts = await bench.counts()
+    assert (counts.state, counts.canary.held_for) == ("held", "faults")
+    assert counts.canary.worst == "truncated"
+    for _ in range(2):  # as where the first answer was lost
+        await bench.runs.accept(RUN)
+    await bench.fail(leased[5:], Verdict.TRUNCATED)
+    assert await state(bench) == "open"
+    facts = canary_facts(manifest(100, policies=dead), ("faults",))  # after a loss of Redis
+    assert facts["canary_truncated"] == 0
 
 
 async def test_kept_classes_engine_faults_and_late_tries_are_no_fault(bench):

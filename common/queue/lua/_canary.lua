@@ -45,10 +45,15 @@ local function watch(n, class, failed)
   pass(finished, rows)
 end
 
--- Goes on watching for all but what the run was held for.
+-- Goes on watching for all but what the run was held for. Where what is truncated is not kept, it is
+-- among the faults: who was shown it and accepted it is not held for it a second time.
 local function accept()
-  local reason, rows = unpack(call('HMGET', meta, 'canary_held', 'canary_rows'))
+  local reason, rows, kept =
+    unpack(call('HMGET', meta, 'canary_held', 'canary_rows', 'canary_keep'))
   call('HSET', meta, 'canary', 'watching', 'canary_' .. reason, 0)
+  if reason == 'faults' and not string.find(kept, ' truncated ', 1, true) then
+    call('HSET', meta, 'canary_truncated', 0)
+  end
   watching = true
   pass(tonumber(call('HGET', counts, 'canary:finished')), tonumber(rows))
 end
