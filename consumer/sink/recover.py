@@ -126,10 +126,11 @@ class Ledger:
         if not self.next:
             return
         key = self._paths.part(self.next - 1, self.suffix)
+        # The list first: a store that refuses says why to it, which to a look-up it cannot. And
+        # both have to agree that a part is gone: an answer may be older than the part.
+        there = any(found.key == key for found in self._store.list(key))
         stat = self._store.stat(key)
-        if stat is None:  # a list has to agree: an answer may be older than the part
-            there = any(found.key == key for found in self._store.list(key))
-        else:
+        if stat is not None:
             there = stat.metadata.get(WRITER, self._token) == self._token
         if there:
             return

@@ -198,7 +198,7 @@ async def test_a_right_that_is_lost_in_mid_run_is_waited_for(
             store_proxy.fail(refusal)
             await job.answer_all()
             before = store_proxy.count(CREATE)
-            await eventually(lambda: store_proxy.count(CREATE, fault=refusal) > 3, 60)
+            await eventually(lambda: store_proxy.count(fault=refusal) > 3, 60)
             assert (await job.counts()).committed == 5
             assert not serving.done()
             store_proxy.mend()
