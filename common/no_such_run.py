@@ -33,20 +33,35 @@ def not_in_store(
 ) -> UsageError:
     """Return the error that says that object storage has no such run; looks for the nearest.
 
-    ``where``: what was looked at, if it was more than that.
+    ``where``: what was looked at, if it was more than that. A folder of that name that has lost
+    its ``run.json``, or never had one, is told as what it is.
     """
+    known = stored_runs(store)
+    if run in known:
+        return UsageError(
+            f"Run {run} in {store.url} has no run.json, though other objects of it are there.",
+            why=f"{store.url}/{RunPaths(run).run_json} was deleted, or its load was cut off.",
+            fix=f"gen-producer load DATASET --run {run}    with the same rows and flags writes it"
+            " again",
+        )
     return UsageError(
-        f"There is no run {run} in {where or store.url}{did_you_mean(run, stored_runs(store))}",
+        f"There is no run {run} in {where or store.url}{did_you_mean(run, known)}",
         why=f"{store.url}/{RunPaths(run).run_json} is not there.",
         fix=fix,
     )
 
 
-def stored_runs(store: ObjectStore) -> set[str]:
+def stored_runs(store: ObjectStore) -> set[RunName]:
     """Return the names of the folders that may be runs; fewer where they cannot be listed."""
-    found: set[str] = set()
     with suppress(StoreError):  # only a hint: what is not there is said all the same
-        for folder in store.folders():
-            with suppress(UsageError):
-                found.add(run_name(folder))
+        return folder_runs(store)
+    return set()
+
+
+def folder_runs(store: ObjectStore) -> set[RunName]:
+    """Return the names of the folders that may be runs; raises StoreError."""
+    found: set[RunName] = set()
+    for folder in store.folders():
+        with suppress(UsageError):
+            found.add(run_name(folder))
     return found
