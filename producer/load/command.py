@@ -96,7 +96,7 @@ def _words(done: Loaded) -> str:
     size = f"{done.rows:,} rows"
     if done.items != done.rows:
         size += f", {done.items:,} completions to make"
-    run = done.run
+    run, outcome = done.run, _outcome(done)
     words = {
         "loaded": f"Loaded run {run}: {size}, {done.new:,} ids queued.",
         "continued": f"Went on loading run {run}: {size}, {done.new:,} ids new.",
@@ -110,15 +110,21 @@ def _words(done: Loaded) -> str:
     then = {
         "finished": f"gen-producer verify {run}",
         "dry-run": "the same command without --dry-run",
-    }.get(done.outcome, f"gen-producer status {run} --watch")
-    return f"{words[done.outcome]}\nNext: {then}"
+    }.get(outcome, f"gen-producer status {run} --watch")
+    return f"{words[outcome]}\nNext: {then}"
+
+
+def _outcome(done: Loaded) -> str:
+    """Return how a load ended; where another one of the same rows was faster, all was there."""
+    beaten = done.outcome in ("loaded", "continued", "restored") and not done.new + done.committed
+    return "already" if beaten else done.outcome
 
 
 def _data(done: Loaded) -> dict[str, Any]:
     return {
         "version": JSON_VERSION,
         "run": done.run,
-        "outcome": done.outcome,
+        "outcome": _outcome(done),
         "state": done.state,
         "rows": done.rows,
         "items": done.items,
