@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from common.audit import flagged
-from common.errors import DeadLettersError, Exit, VerifyError
+from common.errors import DeadLettersError, Exit, GenqError, VerifyError
+from common.family import children_of, parent_items
 from common.ids import RunName, run_name
 from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError
+from common.parts.bits import Bits
 from common.parts.chain import put_back
-from common.prove import Harm, Proof, prove
+from common.prove import Harm, Proof, prove, read_manifest
 from common.s3 import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.objectstore import ObjectStore
     from common.settings import Settings
     from producer.console import Console
 
@@ -39,7 +45,8 @@ def run_verify(
     except ObjectMissingError as error:
         raise not_in_store(store, name) from error
     proven = proof.complete and proof.unique and not proof.problems
-    console.result(_words(name, proof, proven=proven), _data(name, proof, proven=proven))
+    given = _given(store, name, proof)
+    console.result(_words(name, proof, given, proven=proven), _data(name, proof, proven=proven))
     if not proven:
         raise VerifyError(
             f"Run {name} is not proven.",
@@ -84,7 +91,7 @@ def _remedy(run: RunName, proof: Proof, url: str) -> str:
     return f"{load}    {does}"
 
 
-def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
+def _words(run: RunName, proof: Proof, given: Mapping[str, int], *, proven: bool) -> str:
     verdicts = ", ".join(f"{count:,} {name}" for name, count in sorted(proof.verdicts.items()))
     lines = [
         f"{run}  {'proven: complete and unique' if proven else 'NOT proven'}",
@@ -92,7 +99,7 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
         + (f" + {left:,} missing" if (left := _missing(proof)) else ""),
         f"{proof.parts:,} parts" + (f"; {verdicts}" if verdicts else ""),
         *_unchecked_words(run, proof),
-        *_flagged_words(run, proof),
+        *_flagged_words(run, proof, given),
         *(f"  {problem}" for problem in proof.problems[:_PROBLEMS_SHOWN]),
     ]
     if (more := len(proof.problems) - _PROBLEMS_SHOWN) > 0:
@@ -100,13 +107,29 @@ def _words(run: RunName, proof: Proof, *, proven: bool) -> str:
     return "\n".join(lines)
 
 
-def _flagged_words(run: RunName, proof: Proof) -> list[str]:
+def _flagged_words(run: RunName, proof: Proof, given: Mapping[str, int]) -> list[str]:
     kept = flagged(proof.verdicts)
     if not kept:
         return []
-    total, first = sum(kept.values()), next(iter(kept))
-    again = f"gen-producer requeue {run} --reason {first} --max-tokens N"
-    return [f"{total:,} of them are kept but flagged, not ok. To do them again: {again}"]
+    words = f"{sum(kept.values()):,} of them are kept but flagged, not ok."
+    left = [name for name, count in kept.items() if count > given.get(name, 0)]
+    if not left:
+        return [f"{words} All are with child runs: gen-producer status {run}"]
+    again = f"gen-producer requeue {run} --reason {left[0]} --max-tokens N"
+    return [f"{words} To do them again: {again}"]
+
+
+def _given(store: ObjectStore, run: RunName, proof: Proof) -> dict[str, int]:
+    """Return how many items of each flagged class child runs have, as far as that can be told."""
+    found: dict[str, Bits] = {}
+    if not flagged(proof.verdicts):
+        return {}
+    with suppress(GenqError):  # the proof is of this run alone
+        manifest = read_manifest(store, run)
+        for child in children_of(store, manifest):
+            bits = found.setdefault(child.parent_reason, Bits(manifest.items))
+            bits.add_all(parent_items(child, manifest.items))
+    return {name: len(bits) for name, bits in found.items()}
 
 
 def _unchecked_words(run: RunName, proof: Proof) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from common.errors import UsageError
+from common.errors import GenqError, UsageError
 from common.ids import run_name
 from common.no_such_run import not_in_store
 from common.queue.run_state import Runs
@@ -14,15 +15,16 @@ from common.redis_client import connect
 from common.s3 import open_store
 from producer.load.loader import LoadRequest, load
 from producer.manifest import Wishes, find_manifest
-from producer.steer.control import done
+from producer.steer.control import ask, done
 from producer.steer.dead_letters import verdict_of
+from producer.steer.lost import LostRun
 from producer.steer.redo import look, make_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.ids import RunName
-    from common.records import RunManifest
+    from common.records import RunInfo, RunManifest
     from common.settings import Settings
     from producer.console import Console
     from producer.steer.redo import Redo
@@ -54,6 +56,9 @@ def run_redo(
         options["child"],
         cancelled=lambda runs: _cancelled(runs, settings),
     )
+    if not redo.found and (dead := _dead(run, reason, settings, console)):
+        words = _dead_words(redo, dead, limits.max_tokens)
+        return done(console, run, "dry-run" if dry_run else "none", words, requeued=0, dead=dead)
     new = 0 if options["child"] and redo.standing else len(redo.items)
     if dry_run:
         words = f"{new:,} of {redo.found:,} {reason} items of run {run} would be done again"
@@ -77,7 +82,13 @@ def run_redo(
 
 def _reason(run: str, given: str | None) -> Verdict:
     verdict = verdict_of(given)
-    if verdict is None or verdict is Verdict.OK:
+    if verdict is Verdict.OK:
+        raise UsageError(
+            "Completions that are ok are not done again.",
+            why="A child run redoes what is kept and flagged: another class than ok.",
+            fix=f"gen-producer verify {run}    names the classes that the run holds",
+        )
+    if verdict is None:
         raise UsageError(
             "A child run needs the class of the items that it redoes.",
             why="Other settings do committed items again, of one class.",
@@ -99,6 +110,34 @@ def _refuse_no_more_room(parent: RunManifest, reason: Verdict, limit: int | None
             why="Answers that were cut off would be cut off again.",
             fix=f"gen-producer requeue {parent.run} --reason {reason} --max-tokens {4 * before}",
         )
+
+
+def _dead(run: str, reason: Verdict, settings: Settings, console: Console) -> int:
+    """Return how many dead letters of a class the run has, 0 where nobody can say."""
+
+    async def here(runs: Runs, info: RunInfo) -> dict[str, int]:
+        return await runs.failures_by_class(info.run)
+
+    def stored(missing: UsageError) -> dict[str, int]:
+        return LostRun(run, settings, console, missing).by_class(())
+
+    with suppress(GenqError):  # a hint beside the answer
+        return ask(run, settings, here, absent=stored).get(reason, 0)
+    return 0
+
+
+def _dead_words(redo: Redo, dead: int, limit: int | None) -> str:
+    """Return how dead letters are done with other settings: a child run takes completions only."""
+    run, reason = redo.parent.run, redo.reason
+    flags = f"--max-tokens {limit}" if limit else "--max-tokens N"
+    return (
+        f"Run {run} holds no {reason} completion: its {dead:,} {reason} items are dead letters,"
+        " which a child run does not take."
+        f"\nWith other settings: gen-producer failed {run} --reason {reason} --limit {dead} --json"
+        "    names their rows (failures[].row);"
+        f"\n  put these into a file: gen-producer load ROWS.jsonl --run {redo.name} {flags}"
+        f"\nWith the same settings: gen-producer requeue {run} --reason {reason}"
+    )
 
 
 def _cancelled(names: list[RunName], settings: Settings) -> set[RunName]:

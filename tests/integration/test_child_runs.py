@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 
 import pytest
 import redis
 
 from common.codec import decompress, loads
 from common.family import Family
-from common.ids import run_name
+from common.ids import WorkerName, new_nonce, run_name
 from common.objectstore import RunPaths
 from common.parts.chain import fix_format
 from common.prove import read_manifest
+from common.records import Failure, Verdict
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
+from tests.support import loads as loads_of
 from tests.support.completions import completion
 from tests.support.failpoints import points_of
 
@@ -176,7 +180,8 @@ def test_what_was_cut_off_is_not_redone_with_no_more_room(producer):
 @pytest.mark.usefixtures("loaded")
 def test_what_cannot_be_redone_is_refused(producer):
     assert "needs the class" in producer("requeue", RUN, "--max-tokens", 9, code=2).err
-    assert "needs the class" in producer("requeue", RUN, "--reason", "ok", "--as", "x", code=2).err
+    said = producer("requeue", RUN, "--reason", "ok", "--max-tokens", 64, "--dry-run", code=2).err
+    assert "Completions that are ok are not done again." in said
     assert "There is no run other" in producer("requeue", "other", *REDO[2:], code=2).err
     said = producer("requeue", RUN, "--reason", "looping", "--temperature", 1.0).out
     assert "Run rows holds no looping completion." in said
@@ -192,3 +197,52 @@ def test_a_redo_killed_anywhere_goes_on(producer, store, redis_url, step):
     assert queued(redis_url, CHILD) == 6
     assert [stat.key for stat in store.list(f"{RUN}/children/")] == [f"{RUN}/children/{CHILD}.json"]
     assert json.loads(producer(*REDO, "--json").out)["outcome"] == "already"
+
+
+async def bury(redis_url, count):
+    async with loads_of.queue(redis_url) as (_runs, _info, queue):
+        me = WorkerName("w")
+        leased = await queue.lease(me, count, request=new_nonce())
+        cut = [
+            Failure(one.item, one.token, Verdict.TRUNCATED, "cut off", charged=True, final=True)
+            for one in leased
+        ]
+        await queue.fail(me, cut)
+
+
+def test_dead_letters_are_named_where_they_are_to_be_redone_and_loaded_under_another_name(
+    producer, redis_url, tmp_path
+):
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"prompt": f"p {n}"}) for n in range(40)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    producer("load", path, "--model", "m", "--max-tokens", 8, "--canary-rows", 0)
+    asyncio.run(bury(redis_url, 8))
+    for words in (REDO, (*REDO, "--dry-run")):
+        said = producer(*words).out
+        assert "holds no truncated completion: its 8 truncated items are dead letters" in said
+        assert "gen-producer requeue rows --reason truncated\n" in said
+    names, load = (
+        re.search(rf"gen-producer ({verb} .*?)(?: {{4}}|\n)", said)[1].split()
+        for verb in ("failed", "load")
+    )
+    dead = json.loads(producer(*names).out)["failures"]
+    assert len(dead) == 8
+    some = tmp_path / load[1]
+    some.write_text("".join(f"{lines[one['row'] - 1]}\n" for one in dead))
+    assert load[2:] == ["--run", CHILD, "--max-tokens", "64"]
+    assert "8 rows, 8 ids queued" in producer("load", some, "--model", "m", *load[2:]).out
+    assert "(with the same limit; for a higher one" in producer("failed", RUN).out
+
+
+@pytest.mark.usefixtures("loaded")
+def test_verify_names_no_command_for_what_child_runs_have(producer):
+    def said():
+        return producer("verify", RUN, code=9).out
+
+    assert "requeue rows --reason truncated --max-tokens N" in said()
+    producer(*REDO)
+    assert "requeue rows --reason empty --max-tokens N" in said(), "the next class"
+    producer("requeue", RUN, "--reason", "empty", "--temperature", 1.0)
+    assert "requeue" not in said()
+    assert "All are with child runs: gen-producer status rows" in said()
