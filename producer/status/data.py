@@ -25,6 +25,7 @@ from producer.status.serving import (
     number,
     present,
     run_ahead,
+    to_come,
 )
 from producer.status.store import StoreLook, finished_verdicts
 
@@ -74,6 +75,7 @@ class RunStatus:
     verdicts: dict[str, int] = field(default_factory=dict)  # as storage has them, of a done run
     reproducible: bool = False  # it asks for equal tokens, as far as storage was asked
     others: int = 0  # workers that are up and serve other runs only
+    to_come: int = 0  # of these, consumers of its model: they may not have looked yet
     last_part: int | None = None  # the number of the newest part in storage
     server: ServerFacts | None = None
     price: float | None = None  # of a GPU for an hour
@@ -165,6 +167,7 @@ class Watcher:
                 info.run not in one.queues and engine_of(one) != FATAL
                 for one in heard(common.workers)
             ),
+            to_come=to_come(common.workers, info),
             last_part=await self._store.last_part(info) if alone and counts.committed else None,
             server=common.server,
             price=self._price,

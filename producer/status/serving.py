@@ -39,6 +39,21 @@ def heard(workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
     return [worker for worker in workers if not worker.silent]
 
 
+def to_come(workers: Iterable[WorkerInfo], info: RunInfo) -> int:
+    """Return how many consumers of a run's model do not name it: they may not have looked yet.
+
+    Consumers read every second which runs there are. One that was told to serve others alone, or
+    whose tokenizer is another, never names it.
+    """
+    model = model_name(info.model)
+    return sum(
+        info.run not in one.queues
+        and engine_of(one) != FATAL
+        and model_name(one.gauges.get("model", "")) == model
+        for one in heard(workers)
+    )
+
+
 def leaves_alone(worker: WorkerInfo, run: RunName, gauge: str) -> bool:
     """Tell whether a worker names the run among those that it leaves alone for a reason."""
     return run in worker.gauges.get(gauge, "").split(",")

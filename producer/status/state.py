@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -102,14 +103,42 @@ def state_of(status: RunStatus) -> tuple[str, str]:
 
 
 def stalled_seconds(status: RunStatus) -> float | None:
-    """Return how long nothing has moved, None where something does."""
-    if state_of(status)[0] != "stalled":
+    """Return how long nothing has moved; None where something does, or nobody can say.
+
+    A run that had ended since its last move has work again, and nobody wrote down since when.
+    """
+    if state_of(status)[0] != "stalled" or _had_ended(status):
         return None
     counts, cause = status.counts, _stall(status)
     if cause.startswith(_NO_SINK):
         return _unstored_seconds(counts)
     since = counts.since_commit if cause == _SINK_BEHIND else counts.since_result
     return _first(since, counts.since_result, counts.since_lease, counts.at - status.info.created)
+
+
+def doubtful(status: RunStatus) -> bool:
+    """Tell whether a stall may be one of seconds: consumers that could end it have yet to look.
+
+    So it is where ids have just come onto the queue again, after a requeue or a load.
+    """
+    word, cause = state_of(status)
+    counts = status.counts
+    if word != "stalled" or counts.leased or not counts.queued:
+        return False
+    if cause.startswith(_NO_CONSUMER):
+        return status.to_come > 0
+    return bool(working(status.workers, status.info.run)) and cause not in (
+        _SINK_BEHIND,
+        _full(status),
+    )
+
+
+def _had_ended(status: RunStatus) -> bool:
+    """Tell whether the run was closed after all that is known to have moved in it."""
+    counts = status.counts
+    closed = int(counts.closing.rpartition("-")[2] or 0) / 1000
+    moved = min(counts.since_result or math.inf, counts.since_lease or math.inf)
+    return closed > 0 and counts.at - closed <= moved
 
 
 def _first(*times: float | None) -> float:
@@ -271,9 +300,7 @@ def next_command(status: RunStatus) -> str:
         "finishing": "gen-sink    (if none is running)",
     }
     if word == "cancelled" and cause:
-        by_word[word] = (
-            f"gen-producer cancel {run}    (or, to go on: gen-producer load --run {run})"
-        )
+        by_word[word] = f"gen-producer cancel {run}    (or load --run, to go on)"
     if word == "waiting" and status.behind:
         by_word[word] = (
             f"gen-producer status {status.behind} --watch    (or, to go first:"

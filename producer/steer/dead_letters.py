@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from common.errors import Exit, RunClosedError, StoreError, UsageError, VerifyError
+from common.errors import Exit, QueueAwayError, RunClosedError, StoreError, UsageError, VerifyError
 from common.ids import run_name
 from common.no_such_run import not_in_store
 from common.objectstore import RunPaths
@@ -26,6 +26,7 @@ from producer.trace.words import indented
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from common.errors import GenqError
     from common.ids import Item
     from common.objectstore import ObjectStore
     from common.queue.failures import FailureInfo
@@ -180,10 +181,11 @@ def run_failed(
 ) -> int:
     """Show dead letters by reason, at most ``limit`` examples of each.
 
-    Of a finished run that Redis has lost, failed.jsonl tells them.
+    Of a finished run that Redis has lost, or while it is away, failed.jsonl tells them.
 
     Raises:
         UsageError: there is no such class, or Redis lacks a run that goes on.
+        QueueError: Redis is away, and storage has no end of the run.
     """
     verdict = verdict_of(reason)
 
@@ -191,11 +193,14 @@ def run_failed(
         by_class, some = await runs.dead_examples(info.run, each=limit, verdict=verdict)
         return by_class, await runs.reasons(info.run, some), info.store
 
-    def from_storage(missing: UsageError) -> tuple[dict[str, int], list[FailureInfo], str]:
+    def from_storage(missing: GenqError) -> tuple[dict[str, int], list[FailureInfo], str]:
         lost = LostRun(run, settings, console, missing)
         return *lost.examples(verdict, each=limit), ""
 
-    by_class, found, kept_in = ask(run, settings, gather, absent=from_storage)
+    try:
+        by_class, found, kept_in = ask(run, settings, gather, absent=from_storage)
+    except QueueAwayError as error:
+        by_class, found, kept_in = from_storage(error)
     samples = _samples(run, settings, kept_in) if found else None
     rows = {one.item: one.item // samples + 1 if samples else None for one in found}
     shown = {name: n for name, n in by_class.items() if verdict in (None, name)}

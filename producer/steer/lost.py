@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from common.errors import VerifyError
+from common.errors import QueueError, VerifyError
 from common.failpoint import declare, hit
 from common.ids import run_name
 from common.objectstore import RunPaths
@@ -22,7 +22,7 @@ from producer.stored_letters import stored_failures
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from common.errors import UsageError
+    from common.errors import GenqError
     from common.ids import Item
     from common.queue.failures import FailureInfo
     from common.records import Verdict
@@ -35,11 +35,15 @@ declare("requeue.success_gone", "requeue.put_back")
 class LostRun:
     """A run that Redis does not know, as storage tells its end."""
 
-    def __init__(self, run: str, settings: Settings, console: Console, missing: UsageError) -> None:
-        """Raise ``missing`` if the run is not finished, StoreError if that cannot be told."""
+    def __init__(self, run: str, settings: Settings, console: Console, missing: GenqError) -> None:
+        """Raise ``missing`` if the run is not finished, StoreError if that cannot be told.
+
+        ``missing`` says why Redis was of no help: it does not have the run, or is away.
+        """
         self.run = run_name(run)
         self._settings = settings
         self._console = console
+        self._missing = missing
         if not settings.store:
             raise missing
         self._store = open_store(settings)
@@ -63,7 +67,10 @@ class LostRun:
         self, verdict: Verdict | None, *, each: int
     ) -> tuple[dict[str, int], list[FailureInfo]]:
         """Return how many are dead, by class, the commonest first; and at most ``each`` of each."""
-        self._console.say(f"Redis does not have run {self.run}: this is from failed.jsonl.")
+        why = f"Redis does not have run {self.run}:"
+        if isinstance(self._missing, QueueError):
+            why = self._missing.what.removesuffix(".") + ":"
+        self._console.say(f"{why} this is from failed.jsonl.")
         tally: Counter[str] = Counter()
         shown: dict[str, list[FailureInfo]] = {}
         for one in self.letters(None, ()):

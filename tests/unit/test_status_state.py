@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from producer.status import command as status_command
 from producer.status.as_json import run_json
+from producer.status.command import Sure
 from producer.status.data import FEW, Rate, recent_rate
-from producer.status.state import cost, eta, label, next_command, state_of
+from producer.status.serving import to_come
+from producer.status.state import cost, doubtful, eta, label, next_command, state_of
 from producer.status.view import screen
 from tests.support.statuses import (
     COUNTS,
@@ -217,3 +220,63 @@ def test_the_last_ones_are_not_timed():
     last = replace(last, counts=replace(last.counts, committed_counter=901_954))
     assert "; the last 10 are under way" in screen(last)
     assert eta(last) is not None
+
+
+OF_ITS_MODEL = replace(worker(0), queues=(), gauges={"engine": "ready", "model": INFO.model})
+PUT_BACK = with_(replace(NOBODY, others=1, to_come=1), leased=0, queued=400_336, **SILENT)
+LISTED = with_(IDLE, since_result=600.0, since_lease=600.0)
+CLOSED = round((COUNTS.at - 60.0) * 1000)  # after the last result, in unix ms
+
+
+@pytest.mark.parametrize(
+    ("status", "holds"),
+    [
+        (PUT_BACK, True),
+        (replace(PUT_BACK, to_come=0), False),  # consumers of other models cannot end it
+        (LISTED, True),
+        (replace(LISTED, workers=[worker(0, engine="fatal")]), False),
+        (with_(STUCK, **SILENT), False),  # what is leased is with its consumers already
+        (with_(**FULL, leased=0), False),
+        (STATUS, False),
+    ],
+)
+def test_a_stall_that_consumers_may_end_within_seconds_is_looked_at_again(status, holds):
+    assert doubtful(status) == holds
+
+
+def test_consumers_of_the_model_that_do_not_name_the_run_may_not_have_looked_yet():
+    other = replace(OF_ITS_MODEL, gauges={"engine": "ready", "model": "another"})
+    dead = replace(OF_ITS_MODEL, gauges={"engine": "fatal", "model": INFO.model})
+    assert to_come([OF_ITS_MODEL, other, dead, worker(1, model=INFO.model)], INFO) == 1
+
+
+def test_a_run_that_had_ended_before_ids_came_again_is_not_timed():
+    assert label(PUT_BACK).startswith("stalled 10 min: no consumer")
+    assert label(with_(PUT_BACK, closing=f"e-1-{CLOSED}")).startswith("stalled: no consumer")
+    earlier = round((COUNTS.at - 900.0) * 1000)  # results came since
+    assert label(with_(PUT_BACK, closing=f"e-1-{earlier}")).startswith("stalled 10 min")
+
+
+class Looks:
+    """A watcher that finds one state after another, and the last one from then on."""
+
+    def __init__(self, *states):
+        self.states = list(states)
+        self.count = 0
+
+    async def look(self, _run):
+        self.count += 1
+        return [self.states.pop(0) if len(self.states) > 1 else self.states[0]]
+
+
+async def test_a_stall_is_told_only_if_it_lasts_longer_than_consumers_take_to_look(monkeypatch):
+    monkeypatch.setattr(status_command, "_AGAIN_SECONDS", 0.0)
+    (found,) = await Sure(Looks(PUT_BACK, PUT_BACK, STATUS)).look(INFO.run)
+    assert found is STATUS
+    monkeypatch.setattr(status_command, "LOOK_SECONDS", 0.0)
+    lasting = Looks(PUT_BACK)
+    sure = Sure(lasting)
+    assert await sure.look(INFO.run) == [PUT_BACK]
+    monkeypatch.setattr(status_command, "LOOK_SECONDS", 600.0)
+    assert await sure.look(INFO.run) == [PUT_BACK], "what has lasted is told at once"
+    assert lasting.count == 2
