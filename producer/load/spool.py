@@ -111,8 +111,8 @@ def spool(
     """Read a data set into ``folder``; ``check`` finds rows that are too long.
 
     Raises:
-        InputError: a source cannot be read, a row cannot be used (unless faults are skipped), or
-            no row is left.
+        InputError: a source cannot be read, or not to its end; a row cannot be used (unless faults
+            are skipped); or no row is left.
         UsageError: the folder is full.
     """
     result = Spool(folder)
@@ -164,6 +164,13 @@ def _lines(
 
 
 def _fault(fault: Fault, options: ReadOptions, result: Spool) -> None:
+    if fault.ends:
+        raise InputError(
+            f"{fault.place}: {fault.reason}.",
+            why=f"{result.rows:,} rows before it can be used; what is behind it nobody knows, so it"
+            " is never passed over. Nothing was stored or queued.",
+            fix="Mend the file, get it again, or leave it out.",
+        )
     if not options.skip_faults:
         raise InputError(
             f"{fault.place}: {fault.reason}.",

@@ -49,8 +49,8 @@ def run_plan(
 
     Raises:
         UsageError, InputError, StoreError: a source cannot be read.
-        InputError: rows cannot be loaded, and ``--on-error`` is stop, or there are none that can;
-            said after the plan.
+        InputError: rows cannot be loaded, and ``--on-error`` is stop, or there are none that can,
+            or a file cannot be read to its end; said after the plan.
     """
     if not datasets:
         raise UsageError("There is nothing to plan.", fix="gen-producer plan prompts.jsonl")
@@ -60,6 +60,12 @@ def run_plan(
         console.say(f"Note: run {like.run} was answered by {', '.join(like.models)}.")
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
     console.result(screen(plan, ascii_only=ascii_only), data_of(plan))
+    if plan.survey.ended:  # `load` passes over none of these
+        raise InputError(
+            f"Files that cannot be read to their end: {plan.survey.ended:,}.",
+            why=f"{summary(plan.survey)}. Nothing was stored or queued.",
+            fix="Mend them, get them again, or leave them out.",
+        )
     if plan.survey.bad and options["on_error"] == "stop":
         raise InputError(
             f"{plan.survey.bad:,} of {plan.survey.read:,} rows cannot be loaded.",

@@ -59,6 +59,7 @@ class Survey:
 
     rows: int = 0  # that `load` takes
     read: int = 0  # all, those that cannot be used included
+    ended: int = 0  # of those that cannot: ends of files that cannot be read on
     several_turns: int = 0
     answers: int = 0  # requests that one sample of every row takes
     max_tokens: int = 0  # the sum of the limits of all answers, where every one has a limit
@@ -116,6 +117,7 @@ class Surveyor:
             found.read += 1
             if isinstance(one.row, Fault):
                 found.refused.add(one.place, one.row.reason)
+                found.ended += one.row.ends
             else:
                 self._take(one, one.row, size, repeats)
             if found.read % _PROGRESS_ROWS == 0:

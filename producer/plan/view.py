@@ -26,7 +26,7 @@ def screen(plan: Plan, *, ascii_only: bool = False) -> str:
     """Return the plan in words; ``ascii_only`` where the terminal knows no other signs."""
     lines = [*_head(plan), *_rows(plan), *_tokens(plan, ascii_only=ascii_only)]
     lines += [*_refused(plan), *_output(plan), *_cost(plan)]
-    if plan.survey.rows:
+    if plan.survey.rows and not plan.survey.ended:
         lines += ["", _next(plan)]
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ def read_arrow(source: BinaryIO, name: str) -> Iterator[Raw | Fault]:
                     yield row_of(Place(name, number), value)
     except (pa.ArrowException, OSError) as error:
         reason = f"the Arrow data cannot be read ({str(error).splitlines()[0]})"
-        yield Fault(Place(name, number + 1), reason)
+        yield Fault(Place(name, number + 1), reason, ends=True)
 
 
 def _batches(source: Any) -> Iterator[pa.RecordBatch]:

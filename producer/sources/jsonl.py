@@ -43,7 +43,7 @@ def read_json(source: Readable, name: str, limits: Limits) -> Iterator[Raw | Fau
             except RowError as error:
                 yield Fault(place, str(error))
     except StreamError as error:
-        yield Fault(Place(name, line), str(error))
+        yield Fault(Place(name, line), str(error), ends=True)
 
 
 def _records(source: Readable, limits: Limits) -> Iterator[tuple[int, bytes | None]]:

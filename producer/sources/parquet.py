@@ -36,9 +36,9 @@ def read_parquet(source: BinaryIO, name: str, limits: Limits) -> Iterator[Raw | 
                     yield row_of(Place(name, number), value)
     except (pa.ArrowException, OSError) as error:
         reason = f"the Parquet data cannot be read ({str(error).splitlines()[0]})"
-        yield Fault(Place(name, number + 1), reason)
+        yield Fault(Place(name, number + 1), reason, ends=True)
     except StreamError as error:
-        yield Fault(Place(name, number + 1), str(error))
+        yield Fault(Place(name, number + 1), str(error), ends=True)
 
 
 def _check_expansion(metadata: Any, limits: Limits) -> None:

@@ -29,14 +29,17 @@ TOO_LONG = "too_long"
 
 
 class Fault(NamedTuple):
-    """Something that is not a row. Where it ends a file, the rows behind it are unknown.
+    """Something that is not a row.
 
-    ``kind`` is the class that the consumer would give it: ``bad_row`` or ``too_long``.
+    ``kind`` is the class that the consumer would give it: ``bad_row`` or ``too_long``. One that
+    ``ends`` its file is no row at all: how many are behind it nobody knows, so none may be passed
+    over for it.
     """
 
     place: Place
     reason: str
     kind: str = BAD_ROW
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ UNPACKED_BYTES = 2**20  # of what it unfolds to, at a time
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = tuple(bytes([0x50 + n, 0x2A, 0x4D, 0x18]) for n in range(16))
+PACKED_MAGICS = (_GZIP, _ZSTD, *_ZSTD_SKIPPABLE)  # what packed data begins with
 
 
 class Readable(Protocol):

@@ -42,7 +42,7 @@ def read_table(
         if header is None:
             return
         if problem := _wrong_header(header):
-            yield Fault(Place(name, 1), problem)
+            yield Fault(Place(name, 1), problem, ends=True)
             return
         line = records.line_num + 1
         for cells in records:
@@ -50,9 +50,9 @@ def read_table(
                 yield _row(Place(name, line), header, cells, limits)
             line = records.line_num + 1
     except csv.Error as error:
-        yield Fault(Place(name, line), f"the table cannot be read on ({error})")
+        yield Fault(Place(name, line), f"the table cannot be read on ({error})", ends=True)
     except StreamError as error:
-        yield Fault(Place(name, line), str(error))
+        yield Fault(Place(name, line), str(error), ends=True)
 
 
 def _wrong_header(header: list[str]) -> str:

@@ -180,6 +180,16 @@ def test_a_data_set_without_a_row_to_load_is_refused_as_load_refuses_it(plan, tm
     assert "a.jsonl holds no row that can be loaded." in said.err
 
 
+def test_a_file_that_cannot_be_read_to_its_end_is_refused_as_load_refuses_it(plan, data, tmp_path):
+    (tmp_path / "cut.json").write_text('[{"prompt": "x"},')
+    said = plan(data, tmp_path / "cut.json", "--on-error", "skip", code=Exit.INPUT)
+    assert "7 of 10 can be loaded, 3 cannot" in said.out
+    assert "cut.json:1: the JSON array is cut short" in " ".join(said.out.split())
+    assert "Next: " not in said.out
+    assert "Files that cannot be read to their end: 1." in said.err
+    assert "--on-error" not in said.err
+
+
 def test_what_counts_tokens_says_how_it_is_installed(plan, data, model, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = plan(data, "--model", model, "--on-error", "skip")

@@ -1,9 +1,12 @@
 """One pass over a data set: shards, digests, places, faults and notes."""
 
+import gzip
 import hashlib
 import io
 from contextlib import nullcontext
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from common import codec
@@ -61,6 +64,44 @@ def test_skipped_rows_are_counted_and_the_first_ten_kept(tmp_path):
     found = read(tmp_path, b'{"prompt":"x"}\n' + b"nonsense\n" * 12, skip_faults=True)
     assert (found.rows, found.skipped, len(found.faults)) == (1, 12, 10)
     assert found.faults[0].place.line == 2
+
+
+def cut_parquet():
+    whole = io.BytesIO()
+    pq.write_table(pa.table({"prompt": [f"prompt {n}" for n in range(1000)]}), whole)
+    return whole.getvalue()[: len(whole.getvalue()) // 2]
+
+
+RANDOM = bytes(range(255, 0, -1)) * 4
+UNREADABLE = {
+    "cut.parquet": (cut_parquet(), "the Parquet data cannot be read"),
+    "cut.jsonl.gz": (gzip.compress(numbered(1000))[:2000], "the gzip data is cut short"),
+    "cut.json": (b'[{"prompt":"x"},', "the JSON array is cut short"),
+    "cut.csv": (b'prompt\nx\n"y', "the table cannot be read on"),
+    "random.parquet": (RANDOM, "the file is no Parquet file"),
+    "random.jsonl.gz": (RANDOM, "the file is no gzip file"),
+    "random.jsonl.zst": (RANDOM, "the file is no zstd file"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_read_to_its_end_is_no_row_to_pass_over(tmp_path, name):
+    data, words = UNREADABLE[name]
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "ok.jsonl").write_bytes(numbered(2))
+    sources = sources_of((str(tmp_path / "ok.jsonl"), str(tmp_path / name)), lambda _: None)
+    with pytest.raises(InputError) as caught:
+        spool(sources, ReadOptions(skip_faults=True), tmp_path)
+    assert f"{name}:" in caught.value.what
+    assert words in caught.value.what
+    assert "--on-error" not in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["unpacked.jsonl.gz", "rows.jsonl.zst"])
+def test_text_is_read_whatever_its_name_says(tmp_path, name):
+    (tmp_path / name).write_bytes('{"prompt":"ü"}\n'.encode() * 100)
+    found = spool(sources_of((str(tmp_path / name),), lambda _: None), ReadOptions(), tmp_path)
+    assert found.rows == 100
 
 
 def test_nothing_usable_is_an_error(tmp_path):
