@@ -57,6 +57,8 @@ class Limit:
     other_limits: int  # how many more there are
     lowest: int | None
     highest: int | None
+    cut_lowest: int | None  # of the limits at which some were cut off
+    cut_highest: int | None  # null: of one or more of them the limit is not known
 
 
 @dataclass(frozen=True, slots=True)

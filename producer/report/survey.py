@@ -187,6 +187,10 @@ class Survey:
         """Return how often completions met their limit; ``told``: what the run was told."""
         most = self._limits.most_common(_LIMITS_SHOWN)
         cut = self.cut + dead_truncated
+        # Nothing of a dead letter tells its limit; without one of its own a row has the context's.
+        cut_at = [at for at, n in self._cut_at.items() if n]
+        if sum(self._cut_at.values()) != cut:
+            cut_at = []
         return Limit(
             run_max_tokens=told,
             cut=cut,
@@ -195,6 +199,8 @@ class Survey:
             other_limits=max(0, len(self._limits) - len(most)),
             lowest=min(self._limits, default=None),
             highest=max(self._limits, default=None),
+            cut_lowest=min(cut_at, default=None),
+            cut_highest=max(cut_at, default=None),
         )
 
     def thinking(self) -> Thinking:

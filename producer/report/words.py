@@ -48,14 +48,12 @@ def headline(report: Report) -> tuple[str, str]:
 
 
 def limit_words(limit: Limit) -> str:
-    """Return which limit that is."""
-    if limit.run_max_tokens is not None and limit.other_limits + len(limit.limits) <= 1:
-        return f"the limit of {limit.run_max_tokens:,}"
-    if limit.lowest is not None and limit.lowest == limit.highest:
-        return f"the limit of {limit.lowest:,}"
-    if limit.lowest is not None:
-        return f"limits between {limit.lowest:,} and {limit.highest:,}"
-    return "their limit"
+    """Return at which limit they were cut off, by number only where that is known of all."""
+    if limit.cut_lowest is None or limit.cut_highest is None:
+        return "their limit"
+    if limit.cut_lowest == limit.cut_highest:
+        return f"the limit of {limit.cut_lowest:,}"
+    return f"limits between {limit.cut_lowest:,} and {limit.cut_highest:,}"
 
 
 def advice(report: Report) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from common import codec
 from common.parts.schema import to_record
 from common.records import Sampling, Turn, Usage
 from producer.report.survey import Survey
+from producer.report.words import limit_words
 from tests.support.completions import completion
 
 STARTED = 1_767_225_600.0  # of a plain completion
@@ -54,6 +55,24 @@ def test_limits_are_told_apart_the_commonest_first():
         (9, 1, 1),
     ]
     assert (limit.cut, limit.share, limit.lowest, limit.highest) == (3, 0.3, 9, 64)
+
+
+@pytest.mark.parametrize(
+    ("cut_at", "dead", "words"),
+    [
+        ([9], 0, "the limit of 9"),
+        ([9, 64, 9], 0, "limits between 9 and 64"),
+        ([9, None], 0, "their limit"),  # the context's, of which a completion does not tell
+        ([9], 1, "their limit"),  # nor does a dead letter tell of its own
+        ([], 2, "their limit"),
+    ],
+)
+def test_limits_are_named_of_those_that_were_cut_off_alone(cut_at, dead, words):
+    cut = {"finish_reason": "length", "verdict": "truncated"}
+    whole = [completion(k, sampling=Sampling(max_tokens=n)) for k, n in enumerate((32, 40))]
+    short = [completion(2, sampling=Sampling(max_tokens=at), **cut) for at in cut_at]
+    limit = survey_of(*whole, *short).limit(4, dead_truncated=dead, finished=10)
+    assert limit_words(limit) == words
 
 
 @pytest.mark.parametrize("started", ["1970-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "soon"])
