@@ -18,10 +18,12 @@ from producer.export.formats import FORMATS
 from producer.export.places import Job, to_file, to_folder, to_stream
 from producer.export.rows import Options
 from producer.export.writer import Writer
+from producer.losses import Ends, loss_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from common.ids import RunName
     from common.objectstore import ObjectStore
     from common.settings import Settings
     from producer.console import Console
@@ -38,10 +40,14 @@ def run_export(
 ) -> int:
     """Export a run, and say what was written and what was left out.
 
+    Where the last parts of a finished run are gone, what is left is exported, and the exit code
+    is that of a damaged run.
+
     Raises:
         UsageError: there is no such run.
         UsageError, ConflictError: OUT cannot be written, or is there already.
-        StoreError, VerifyError: the run could not be read.
+        StoreError: storage gave no answer.
+        VerifyError: a part is damaged, or was deleted from among others.
     """
     chosen = FORMATS[options["to"]]
     packing = _packing(out, options["compress"])
@@ -51,11 +57,15 @@ def run_export(
         family = Family.of(store, name)
     except ObjectMissingError as error:
         raise not_in_store(store, name) from error
+    ends = Ends(store, [name, *(child.run for child in family.children)])
     with console.progress("Exporting", family.manifest.items) as moved:
         job = _job(store, family, options, packing=packing, moved=moved)
         tally = _write(job, out)
-    _tell(job, chosen, out, tally, console)
-    return Exit.DONE
+    lost = {name: ends.lost(name, job.found[name])}
+    lost |= {child.run: ends.lost(child.run) for child in family.children}
+    lost = {run: count for run, count in lost.items() if count}
+    _tell(job, chosen, out, tally, console, lost=lost)
+    return Exit.VERIFY if lost else Exit.DONE
 
 
 def _job(
@@ -143,13 +153,16 @@ def _write(job: Job, out: str) -> Tally:
     return to_file(job, Path(out))
 
 
-def _tell(job: Job, chosen: Format, out: str, tally: Tally, console: Console) -> None:
+def _tell(
+    job: Job, chosen: Format, out: str, tally: Tally, console: Console, *, lost: dict[RunName, int]
+) -> None:
     data = {
         "version": JSON_VERSION,
         "run": job.family.manifest.run,
         "format": chosen.name,
         "out": out,
-        "finished": job.finished,
+        "finished": job.finished and not lost,
+        "lost": lost,
         "items": job.family.manifest.items,
         **asdict(tally),
     }
@@ -161,6 +174,8 @@ def _tell(job: Job, chosen: Format, out: str, tally: Tally, console: Console) ->
         console.say(_words(tally, "standard output"))
     for line in _notes(job, chosen, out, tally):
         console.say(line)
+    for run, count in lost.items():
+        console.warn(f"This is not the whole run: {loss_words(run, count)}")
 
 
 def _words(tally: Tally, place: str) -> str:

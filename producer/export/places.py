@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from common import codec
@@ -21,10 +22,11 @@ from producer.export.files import SUFFIXES, Stream, WholeFile, errors_name, no_p
 from producer.export.writer import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from common.family import Family, FamilyPart
+    from common.ids import RunName
     from common.objectstore import ObjectStore
     from producer.export.writer import Writer
 
@@ -46,13 +48,23 @@ class Job:
     overwrite: bool
     asked: dict[str, Any]  # the options that the output depends on
     moved: Callable[[int], None]  # told how many completions are read
+    found: Counter[RunName] = field(default_factory=Counter)  # completions in the run's own parts
+
+    def parts(self) -> Iterator[FamilyPart]:
+        """Yield the parts, and count what the run's own hold, whether it counts or not."""
+        run = self.family.manifest.run
+        self.found[run] = 0
+        for part in self.family.parts():
+            if part.run == run:
+                self.found[run] += len(part.items)
+            yield part
 
 
 def to_stream(job: Job, path: Path | None) -> Tally:
     """Write all into standard output, or into a pipe or device; there is no error file."""
     with Stream(path, job.packing) as out:
         tally = Tally()
-        for part in job.family.parts():
+        for part in job.parts():
             tally.add(job.writer.write(job.family.read(part), out, None))
             job.moved(tally.completions)
         out.commit()
@@ -74,7 +86,7 @@ def to_file(job: Job, path: Path) -> Tally:
         out = stack.enter_context(WholeFile(path, job.packing))
         errors = stack.enter_context(WholeFile(beside, job.packing)) if beside else None
         tally = Tally()
-        for part in job.family.parts():
+        for part in job.parts():
             tally.add(job.writer.write(job.family.read(part), out, errors))
             job.moved(tally.completions)
             hit("export.part")
@@ -109,7 +121,7 @@ def to_folder(job: Job, folder: Path) -> Tally:
         raise no_place(folder, error) from error
     tally, kept = Tally(), set[str]()
     with Journal(folder, job) as journal:
-        for part in job.family.parts():
+        for part in job.parts():
             name = f"{part.run}-part-{part.number:08}.jsonl{SUFFIXES[job.packing]}"
             made_from = _digest(part)
             known = journal.known(name, made_from)

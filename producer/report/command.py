@@ -14,7 +14,7 @@ import click
 from common.errors import Exit, UsageError
 from common.ids import run_name
 from common.s3 import open_store
-from producer.report.gather import gather
+from producer.report.gather import Gathered, gather
 from producer.report.make import make_report
 from producer.report.words import summary
 
@@ -40,7 +40,7 @@ def run_report(
         UsageError: storage has no such run.
         StoreError: it could not be asked.
         UsageError: the page cannot be drawn or written.
-        VerifyError: a part is damaged.
+        VerifyError: a part is damaged, or was deleted from among others.
     """
     name = run_name(run)
     if console.json and out == _STDOUT:
@@ -53,25 +53,39 @@ def run_report(
     with console.progress(f"Reading {name}") as show:
         found = gather(store, name, settings, texts=examples, counted=lambda done, _all: show(done))
     report = make_report(found, store_url=store.url, price=price)
+    code = _code(found)
     if out is None and console.json:
         console.result("", asdict(report))
-        return Exit.DONE
+        return code
     from producer.report.page import page  # noqa: PLC0415 - jinja2 and matplotlib
 
     html = page(report)
     if out == _STDOUT:
         click.echo(html)
-        return Exit.DONE
+        return code
     path = Path(out or f"{name}-report.html")
     _write(path, html)
     console.result(f"{summary(report)}\nThe page: {path}", asdict(report))
-    return Exit.DONE
+    return code
+
+
+def _code(found: Gathered) -> Exit:
+    """Return how the command ends: a report of what has lost something is one, and says so."""
+    whole = not found.lost and not any(child.lost for child in found.children)
+    return Exit.DONE if whole else Exit.VERIFY
 
 
 def _write(path: Path, text: str) -> None:
-    """Put a file in place whole, over an earlier one. Raises UsageError if it cannot be."""
+    """Put a file in place whole, over an earlier one. Raises UsageError if it cannot be.
+
+    A link stays and what it names is written; a pipe or a device is written into.
+    """
     draft = ""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()
         handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

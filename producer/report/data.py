@@ -189,19 +189,21 @@ class Child:
     committed: int
     ok: int
     taken: int  # of its completions: those that count instead of their parent's
+    lost: int = 0  # completions that its _SUCCESS counts and no part holds
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Where the items are. ``open`` counts all that are neither committed nor dead."""
 
-    state: str  # finished | loading | open | paused | held | closed | cancelled | unknown
+    state: str  # finished | damaged | loading | open | paused | held | closed | cancelled | unknown
     items: int
     committed: int
     dead: int | None
     open: int | None
     in_stream: int | None  # generated, and not yet committed
     hold_reason: str
+    lost: int = 0  # completions that _SUCCESS counts and no part holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from common.prove import read_manifest
 from common.queue.run_state import Runs
 from common.ranges import Ranges
 from common.redis_client import connect
+from producer.losses import Ends
 from producer.report.letters import excerpt, letters_in_redis, prompt_of, stored_letters
 from producer.report.relatives import children_of
 from producer.report.survey import COLUMNS, Survey
@@ -67,6 +68,7 @@ class Gathered:
     redis: InRedis | None
     suffix: str | None
     wasted: dict[str, Any]  # what manifest.json of a finished run tells of it, else nothing
+    lost: int  # completions that _SUCCESS counts and no part holds
     children: list[Child]
     notes: list[str]
 
@@ -86,13 +88,14 @@ def gather(
     Raises:
         UsageError: storage has no such run.
         StoreError: it could not be asked, or a newer sink wrote a part.
-        VerifyError: something that it holds is damaged.
+        VerifyError: something that it holds is damaged, or a part was deleted from among others.
     """
     try:
         manifest = read_manifest(store, run)
     except ObjectMissingError as error:
         raise not_in_store(store, run) from error
     paths, notes = RunPaths(run), list[str]()
+    ends = Ends(store, [run])  # before the parts are read: what is committed later is no loss
     finished = store.stat(paths.success) is not None
     in_redis = asyncio.run(_ask_redis(settings, manifest, notes))
     suffix = read_format(store, paths)
@@ -113,6 +116,7 @@ def gather(
         redis=in_redis,
         suffix=suffix,
         wasted=_wasted(store, paths) if finished else {},
+        lost=ends.lost(run, survey.verdicts.total()),
         children=children_of(store, run),
         notes=notes,
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from common.parts.opening import datasets_line, duckdb_line
+from producer.losses import loss_words
 from producer.report.data import (
     ClassCount,
     Cost,
@@ -65,7 +66,9 @@ def _progress(found: Gathered) -> Progress:
     committed = found.survey.verdicts.total()
     dead = found.letters.by_class.total() if found.letters else None
     counts = found.redis.counts if found.redis else None
-    state = "finished" if found.finished else counts.state if counts else "unknown"
+    state = counts.state if counts else "unknown"
+    if found.finished:
+        state = "damaged" if found.lost else "finished"
     items = found.manifest.items
     return Progress(
         state=state,
@@ -75,6 +78,7 @@ def _progress(found: Gathered) -> Progress:
         open=None if dead is None else max(0, items - committed - dead),
         in_stream=0 if found.finished else counts.generated if counts else None,
         hold_reason=counts.hold_reason if counts else "",
+        lost=found.lost,
     )
 
 
@@ -152,6 +156,8 @@ def _open_with(found: Gathered, url: str) -> OpenWith:
 
 def _notes(found: Gathered, throughput: Throughput) -> list[str]:
     notes = list(found.notes)
+    lost = {found.manifest.run: found.lost} | {child.run: child.lost for child in found.children}
+    notes += [f"{loss_words(run, count)}." for run, count in lost.items() if count]
     if found.letters is None:
         notes.append("What is dead-lettered is not known: the run is not finished.")
     if throughput.undated:

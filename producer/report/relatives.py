@@ -9,6 +9,7 @@ from common.family import NOT_COUNTED, Family
 from common.objectstore import RunPaths
 from common.parts.chain import read_format, walk
 from common.records import Verdict
+from producer.losses import Ends
 from producer.report.data import Child
 
 if TYPE_CHECKING:
@@ -22,18 +23,19 @@ def children_of(store: ObjectStore, run: RunName) -> list[Child]:
 
     Raises:
         StoreError: the store could not be asked.
-        VerifyError: a descendant's run.json or a part of it is damaged.
+        VerifyError: a descendant's run.json or a part of it is damaged, or a part was deleted.
     """
     family = Family.of(store, run)
     if not family.children:
         return []
+    ends = Ends(store, [child.run for child in family.children])
     taken: Counter[str] = Counter()
     for part in family.parts():
         taken[part.run] += sum(item != NOT_COUNTED for item in part.items)
-    return [_child(store, child, taken[child.run]) for child in family.children]
+    return [_child(store, child, taken[child.run], ends) for child in family.children]
 
 
-def _child(store: ObjectStore, manifest: RunManifest, taken: int) -> Child:
+def _child(store: ObjectStore, manifest: RunManifest, taken: int, ends: Ends) -> Child:
     verdicts: Counter[str] = Counter()
     paths = RunPaths(manifest.run)
     suffix = read_format(store, paths)
@@ -47,4 +49,5 @@ def _child(store: ObjectStore, manifest: RunManifest, taken: int) -> Child:
         committed=verdicts.total(),
         ok=verdicts[Verdict.OK],
         taken=taken,
+        lost=ends.lost(manifest.run, verdicts.total()),
     )

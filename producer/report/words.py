@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _STATES = {
     "finished": "finished",
+    "damaged": "finished, and damaged since",
     "closed": "being finished",
     "open": "under way",
     "loading": "loading",

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from common import codec
+from common.errors import Exit
 from common.failpoint import VARIABLE
 from common.objectstore import RunPaths
 from producer.cli import cli
@@ -36,7 +37,7 @@ def export(store_settings, monkeypatch):
         monkeypatch.setenv(f"GENQ_{name.upper()}", str(value))
 
     def run(*words):
-        done = CliRunner().invoke(cli, ["export", *words, "--json"])
+        done = CliRunner().invoke(cli, ["export", *words, "--json"], standalone_mode=False)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             return done.exception, None
         return done.return_value, json.loads(done.stdout) if done.stdout else None
@@ -301,3 +302,53 @@ def test_mistakes_are_named_with_a_way_out(store, export, tmp_path, words, code)
     assert error.exit_code == code
     assert error.fix
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_with_a_part_gone_from_among_others_is_not_exported(store, export, tmp_path):
+    store_committed(store, "r", [[completion(k)] for k in range(6)])
+    gone = RunPaths("r").part(2, "parquet")
+    store.delete(gone)
+    for place in ("out.jsonl", "folder/", "-"):
+        error, _ = export("r", "--to", "messages", place if place == "-" else f"{tmp_path}/{place}")
+        assert error.exit_code == Exit.VERIFY
+        assert f"{gone} is missing" in error.what
+        assert "gen-producer load --run r" in error.fix
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["out.jsonl", "folder/", "-"])
+def test_the_last_parts_of_a_finished_run_are_missed_and_counted(store, export, tmp_path, place):
+    store_committed(store, "r", [[completion(0)], [completion(1), completion(2)]])
+    store.delete(RunPaths("r").part(1, "parquet"))
+    out = place if place == "-" else f"{tmp_path}/{place}"
+    words = ["export", "r", "--to", "messages", "--json", out]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    told = json.loads((done.stderr if place == "-" else done.stdout).splitlines()[0])
+    assert done.return_value == Exit.VERIFY
+    assert (told["finished"], told["lost"], told["exported"]) == (False, {"r": 2}, 1)
+    assert "not the whole run: 2 completions of r" in done.stderr
+    assert "gen-producer load --run r" in done.stderr
+
+
+def test_what_a_child_run_has_lost_is_told_or_refused_as_well(store, export, tmp_path):
+    cut = {"verdict": "truncated", "finish_reason": "length"}
+    parent = store_committed(store, "r", [[completion(k, **cut) for k in range(3)]])
+    child = store_child(store, parent, "r-more", [0, 1, 2], [[completion(k)] for k in range(3)])
+    paths, words = RunPaths(child.run), ("r", "--to", "messages", f"{tmp_path}/folder/")
+    assert export(*words)[1]["lost"] == {}
+    store.delete(paths.part(2, "parquet"))
+    code, told = export(*words)
+    assert (code, told["lost"], told["excluded"]) == (9, {"r-more": 1}, {"truncated": 1})
+    add_parts(store, child.run, [[completion(2)]], start=2)
+    store.delete(paths.part(0, "parquet"))
+    error, _ = export(*words)
+    assert f"{paths.part(0, 'parquet')} is missing" in error.what
+
+
+def test_a_run_that_goes_on_lacks_nothing(store, export, tmp_path):
+    store_committed(store, "r", [[completion(0)]], unfinished=2)
+    code, told = export("r", "--to", "messages", str(tmp_path / "out.jsonl"))
+    assert (code, told["finished"], told["lost"]) == (Exit.DONE, False, {})
+    store.put(RunPaths("r").success, b"junk")
+    error, _ = export("r", "--to", "messages", str(tmp_path / "other.jsonl"))
+    assert "_SUCCESS is damaged" in error.what

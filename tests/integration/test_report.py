@@ -162,7 +162,7 @@ def test_the_planted_shares_are_told_exactly(producer):
     assert limit["limits"] == [{"max_tokens": LIMIT, "completions": 980, "cut": TRUNCATED}]
     assert found["progress"] | {"state": ""} == {
         "state": "", "items": ROWS, "committed": 980, "dead": EMPTY, "open": 0, "in_stream": 0,
-        "hold_reason": "",
+        "hold_reason": "", "lost": 0,
     }  # fmt: skip
     assert found["progress"]["state"] == "finished"
     cut = [one for one in found["lengths"]["bins"] if one["cut"]]
@@ -297,7 +297,7 @@ async def test_a_run_that_goes_on_shows_what_is_committed_so_far(settings):
         await asyncio.gather(sink, return_exceptions=True)
     assert found["progress"] == {
         "state": "open", "items": ROWS, "committed": 10, "dead": 3, "open": ROWS - 13,
-        "in_stream": 0, "hold_reason": "",
+        "in_stream": 0, "hold_reason": "", "lost": 0,
     }  # fmt: skip
     assert classes(found) == {"empty": (10, 0, 10 / 13), "too_long": (0, 3, 3 / 13)}
     assert found["failures"]["dead_from"] == "redis"

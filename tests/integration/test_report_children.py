@@ -31,9 +31,9 @@ def test_children_are_told_with_what_they_redid_and_what_counts(settings, store,
     found = json.loads(said.getvalue())
     assert found["children"] == [
         {"run": "parent-again", "parent": "parent", "redone": "truncated", "items": 3,
-         "committed": 3, "ok": 2, "taken": 2},
+         "committed": 3, "ok": 2, "taken": 2, "lost": 0},
         {"run": "parent-anew", "parent": "parent-again", "redone": "truncated", "items": 1,
-         "committed": 1, "ok": 1, "taken": 1},
+         "committed": 1, "ok": 1, "taken": 1, "lost": 0},
     ]  # fmt: skip
     assert found["limit"]["cut"] == 3
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
