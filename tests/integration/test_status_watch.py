@@ -14,9 +14,12 @@ import subprocess
 import termios
 
 import pytest
+import redis
 from rich.console import Console as Terminal
 from rich.live import Live
 
+from common.ids import WorkerName
+from common.keys import gauges_key
 from common.records import Verdict
 from producer.status import data as status_data
 from producer.status.data import Watcher
@@ -168,3 +171,26 @@ async def test_a_frame_costs_redis_the_same_however_large_the_run_is(bench, sett
     calls_of(bench.sync)
     await watcher.look(RUN)
     assert calls_of(bench.sync)["hscan"] <= 2, "a change is counted anew, within bounds"
+
+
+def test_a_run_that_its_consumer_has_yet_to_find_is_not_called_stalled(
+    loaded, service_env, monkeypatch
+):
+    record = {"state": "idle", "queues": "another", "genq": "1"}
+    ready = {"engine": "ready", "model": "m", "in_flight": "0"}
+    look, looks = Watcher.look, []
+
+    async def found_later(watcher, run):
+        found = await look(watcher, run)
+        looks.append(found[0])
+        client.hset("rq:worker:w", "queues", "another,rows")
+        return found
+
+    monkeypatch.setattr(Watcher, "look", found_later)
+    with redis.Redis.from_url(service_env["GENQ_REDIS_URL"]) as client:
+        client.sadd("rq:workers", "rq:worker:w")
+        client.hset("rq:worker:w", mapping=record)
+        client.hset(gauges_key(WorkerName("w")), mapping=ready)
+        assert "rows  waiting: nothing was handed out" in loaded("status", "rows").out
+    assert [len(one.workers) for one in looks] == [0, 1]
+    assert (looks[0].others, looks[0].to_come) == (1, 1)
