@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from common.build import NewerVersionError, newer
 from common.errors import UsageError, VerifyError
 from common.family import Family
+from common.losses import Ends
 from common.objectstore import RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
@@ -122,7 +123,7 @@ def read_corpus(store: ObjectStore, runs: Sequence[RunName]) -> Corpus:
     Raises:
         ObjectMissingError: there is no such run.
         UsageError: a run is named twice, or beside a run that it is a child of.
-        StoreError, VerifyError: storage gave no answer, or something in it is damaged.
+        StoreError, VerifyError: storage gave no answer, or something in it is damaged or gone.
     """
     pieces: list[Piece] = []
     seen: set[RunName] = set()
@@ -140,8 +141,22 @@ def read_corpus(store: ObjectStore, runs: Sequence[RunName]) -> Corpus:
             seen.add(member)
             if store.stat(RunPaths(member).success) is None:
                 unfinished.add(member)
-        pieces += [_piece(part) for part in family.parts()]
+        ends = Ends(store, members)
+        there = [_piece(part) for part in family.parts()]
+        for member in members:
+            _refuse_less(ends, member, sum(one.rows for one in there if one.run == member))
+        pieces += there
     return _corpus(tuple(pieces), frozenset(unfinished))
+
+
+def _refuse_less(ends: Ends, run: RunName, found: int) -> None:
+    """Refuse to train on a part of what a finished run held as if it were the whole."""
+    if lost := ends.lost(run, found):
+        raise VerifyError(
+            f"{lost:,} completions of run {run} are gone.",
+            why="Its _SUCCESS counts them, and no part holds them: its last parts were deleted.",
+            fix=f"gen-producer load --run {run}    has them made again",
+        )
 
 
 def _piece(part: FamilyPart) -> Piece:

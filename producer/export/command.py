@@ -10,6 +10,7 @@ from common import codec
 from common.errors import Exit, UsageError
 from common.family import Family
 from common.ids import run_name
+from common.losses import Ends, loss_words
 from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError, RunPaths
 from common.s3 import open_store
@@ -18,7 +19,6 @@ from producer.export.formats import FORMATS
 from producer.export.places import Job, to_file, to_folder, to_stream
 from producer.export.rows import Options
 from producer.export.writer import Writer
-from producer.losses import Ends, loss_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from common.build import NewerVersionError, newer
 from common.codec import loads
 from common.errors import QueueError, VerifyError
+from common.losses import Ends
 from common.no_such_run import not_in_store
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
@@ -24,7 +25,6 @@ from common.prove import read_manifest
 from common.queue.run_state import Runs
 from common.ranges import Ranges
 from common.redis_client import connect
-from producer.losses import Ends
 from producer.report.letters import excerpt, letters_in_redis, prompt_of, stored_letters
 from producer.report.relatives import children_of
 from producer.report.survey import COLUMNS, Survey

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from common.losses import loss_words
 from common.parts.opening import datasets_line, duckdb_line
-from producer.losses import loss_words
 from producer.report.data import (
     ClassCount,
     Cost,

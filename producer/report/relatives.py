@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from common.family import NOT_COUNTED, Family
+from common.losses import Ends
 from common.objectstore import RunPaths
 from common.parts.chain import read_format, walk
 from common.records import Verdict
-from producer.losses import Ends
 from producer.report.data import Child
 
 if TYPE_CHECKING:

@@ -323,3 +323,18 @@ except UsageError as error:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
     assert "pip install '.[train]'" in done.stdout
+
+
+@pytest.mark.parametrize("gone", [0, 2, len(SIZES) - 1])
+def test_a_run_that_lost_parts_is_no_training_set(store, given, gone):
+    """What is left of it would be trained on as if it were the whole."""
+    store_committed(store, "r", in_parts(map(answered, range(ROWS))))
+    store.delete(RunPaths("r").part(gone, "parquet"))
+    with pytest.raises(VerifyError) as refusal:
+        CompletionDataset("r", settings=given)
+    assert "gen-producer " in refusal.value.fix
+
+
+def test_of_a_run_that_goes_on_what_there_is_is_the_set(store, given):
+    store_committed(store, "r", in_parts(map(answered, range(ROWS))), unfinished=3)
+    assert len(list(CompletionDataset("r", settings=given))) == ROWS
