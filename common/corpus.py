@@ -143,13 +143,14 @@ def read_corpus(store: ObjectStore, runs: Sequence[RunName]) -> Corpus:
                 unfinished.add(member)
         ends = Ends(store, members)
         there = [_piece(part) for part in family.parts()]
-        for member in members:
-            _refuse_less(ends, member, sum(one.rows for one in there if one.run == member))
+        _refuse_less(ends, run, sum(one.rows for one in there if one.run == run))
+        for child in members[1:]:  # of them only what counts was read
+            _refuse_less(ends, child)
         pieces += there
     return _corpus(tuple(pieces), frozenset(unfinished))
 
 
-def _refuse_less(ends: Ends, run: RunName, found: int) -> None:
+def _refuse_less(ends: Ends, run: RunName, found: int | None = None) -> None:
     """Refuse to train on a part of what a finished run held as if it were the whole."""
     if lost := ends.lost(run, found):
         raise VerifyError(

@@ -338,3 +338,14 @@ def test_a_run_that_lost_parts_is_no_training_set(store, given, gone):
 def test_of_a_run_that_goes_on_what_there_is_is_the_set(store, given):
     store_committed(store, "r", in_parts(map(answered, range(ROWS))), unfinished=3)
     assert len(list(CompletionDataset("r", settings=given))) == ROWS
+
+
+def test_parts_of_a_child_that_count_nothing_are_not_taken_for_lost(store, given):
+    parent = store_committed(store, "r", in_parts(map(answered, range(ROWS))))
+    store_child(store, parent, "b", [1], [[answered(0, told=61)]])
+    store_child(store, parent, "c", [0, 1], [[answered(0, told=50)], [answered(1, told=51)]])
+    there = sorted(item_of(one) for one in CompletionDataset("r", settings=given))
+    assert there == [*range(2, ROWS), 50, 61]
+    store.delete(RunPaths("c").part(1, "parquet"))
+    with pytest.raises(VerifyError, match="1 completions of run c are gone"):
+        CompletionDataset("r", settings=given)

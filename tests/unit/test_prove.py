@@ -54,8 +54,10 @@ def replace_part(store: ModelStore, number: int, items: list[int], *, index: boo
     ledger_free = ModelStore()
     manifest = store_run(ledger_free, RUN, rows=100)
     ledger = Ledger(ledger_free, PATHS, manifest, "jsonl.zst")
-    ledger.next = number
-    PartWriter(ledger_free, PATHS, ledger).write([completion(k) for k in items])
+    writer = PartWriter(ledger_free, PATHS, ledger)
+    for before in range(number):
+        writer.write([completion(90 + before)])
+    writer.write([completion(k) for k in items])
     store.objects[part(number)] = ledger_free.objects[part(number)]
     if index:
         store.objects[PATHS.index(number)] = ledger_free.objects[PATHS.index(number)]

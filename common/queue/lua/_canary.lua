@@ -45,8 +45,8 @@ local function watch(n, class, failed)
   pass(finished, rows)
 end
 
--- Goes on watching for all but what the run was held for. Where what is truncated is not kept, it is
--- among the faults: who was shown it and accepted it is not held for it a second time.
+-- Goes on watching for all but what the run was held for. What is truncated and not kept is among
+-- the faults: who was shown it and accepted it is not held for it a second time.
 local function accept()
   local reason, rows, kept =
     unpack(call('HMGET', meta, 'canary_held', 'canary_rows', 'canary_keep'))
