@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -23,12 +24,13 @@ from tests.support.producers import Producer
 from tests.support.queues import QueueBench
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from common.objectstore import ObjectStore
     from consumer.engine.api import EngineSpec
     from deploy.embedded import RedisServer, S3Server
+    from tests.support.producers import Said
 
 ENGINE_KEY = secrets.token_hex(16)  # of the stand-ins that tests attach to, as of real servers
 
@@ -174,6 +176,16 @@ def producer(
     """gen-producer in this process, on the session's servers."""
     leaks.know_variables(service_env)
     return Producer(service_env, monkeypatch, capsys)
+
+
+@pytest.fixture
+def ask(producer: Producer) -> Callable[..., Awaitable[Said]]:
+    """gen-producer, beside the test's event loop."""
+
+    def asked(*words: Any, code: int = 0) -> Awaitable[Said]:
+        return asyncio.to_thread(producer, *words, code=code)
+
+    return asked
 
 
 TOGETHER = ("tests/integration/test_secured_run.py", "tests/acceptance/test_completions.py")

@@ -44,16 +44,6 @@ async def lab(settings, request):
         yield made
 
 
-@pytest.fixture
-def ask(producer):
-    """Run a command beside the event loop."""
-
-    def asked(*words, code=0):
-        return asyncio.to_thread(producer, *words, code=code)
-
-    return asked
-
-
 async def store(job, count, stored):
     """Answer items, and wait until so many are committed."""
 

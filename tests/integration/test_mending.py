@@ -36,16 +36,6 @@ async def lab(settings):
         yield made
 
 
-@pytest.fixture
-def ask(producer):
-    """Run a command beside the event loop."""
-
-    def asked(*words, code=0):
-        return asyncio.to_thread(producer, *words, code=code)
-
-    return asked
-
-
 async def finish(lab, *, dead=0):
     """Answer what is open, and let a sink that knows nothing of the run end it."""
     await look_anew(lab)
