@@ -188,12 +188,16 @@ def ask(producer: Producer) -> Callable[..., Awaitable[Said]]:
     return asked
 
 
-TOGETHER = ("tests/integration/test_secured_run.py", "tests/acceptance/test_completions.py")
+TOGETHER = (
+    "tests/acceptance/test_completions.py",
+    "tests/integration/test_secured_run.py",
+    "tests/test_architecture.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let all tests of a file in TOGETHER run in one process: they look at one costly run.
+    """Let all tests of a file in TOGETHER run in one process: what they look at is costly.
 
     That is what the mark xdist_group is for, but xdist 3.8 notes the group in an attribute that
     pytest 9.2 no longer has, and the mark does nothing.
