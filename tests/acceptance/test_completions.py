@@ -90,8 +90,8 @@ def make(fleet, store, settings, folder, *, copies=1):
     """Load, generate, redo what was cut off; all services are ended at the end."""
     rows = mixture.write_mixture(folder / "mixed.jsonl", copies=copies)
     consume = ("--engine", "llamacpp", "--model", "smollm2", "--max-running", "8")
-    fleet.start("consumer", "consumer.cli", *consume, "--context", str(mixture.CONTEXT))
-    fleet.start("sink", "consumer.sink.cli", "--seconds", "1", "--rows", "17")
+    fleet.start("consumer", "gen-consumer", *consume, "--context", str(mixture.CONTEXT))
+    fleet.start("sink", "gen-sink", "--seconds", "1", "--rows", "17")
     limits = ("--samples", str(SAMPLES), "--max-tokens", str(LIMIT), "--seed", "5")
     loaded = said(
         fleet, "load", str(folder / "mixed.jsonl"), "--run", RUN, "--model", "smollm2", *limits,
@@ -114,7 +114,7 @@ def made(redis_session, s3_server, folder, **more):
     env = {f"GENQ_{name.upper()}": str(value) for name, value in chosen.items()}
     env |= {"GENQ_REDIS_URL": redis_session.url, "GENQ_STATE_DIR": str(folder / "state")}
     # The engine's honesty has tests of its own; here each start of it would cost some seconds.
-    env |= {"GENQ_HONESTY": "false", "HF_HUB_OFFLINE": "1"}
+    env |= {"GENQ_HONESTY": "false"}
     fleet = Fleet({**os.environ, **SHORT_LEASES, **env}, folder)
     try:
         return make(fleet, open_store(settings), settings, folder, **more)

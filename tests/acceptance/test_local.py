@@ -23,6 +23,7 @@ from tests.support.servers import eventually_sync
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prompts.jsonl"
 PROGRAM = Path(sys.executable).with_name("gen-local")
 ROWS = 12
+SHORT = ("--max-tokens", "20")  # answers
 RUN_SECONDS = 150
 # The engine's honesty has tests of its own; here each start of it would cost some seconds.
 QUICK = {"GENQ_HONESTY": "false"}
@@ -105,7 +106,7 @@ def check_results(place):
 
 @pytest.mark.engine
 def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place):
-    process = start(place, "prompts.jsonl")
+    process = start(place, "prompts.jsonl", *SHORT)
     output = finish(process)
     assert process.returncode == Exit.DONE, said(place)
     check_results(place)
@@ -129,7 +130,7 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
     )
     assert "num_rows: 12" in shown
 
-    again = start(place, "prompts.jsonl", "--keep")  # done already: it only says so
+    again = start(place, "prompts.jsonl", *SHORT, "--keep")  # done already: it only says so
     assert without_time(finish(again)) == without_time(output)
     assert again.returncode == Exit.DONE
     folder = place / ".genq" / "prompts"
@@ -142,7 +143,7 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
 
 @pytest.mark.engine
 def test_interrupted_and_killed_it_goes_on_with_the_command_that_it_named(place):
-    process = start(place, "prompts.jsonl")
+    process = start(place, "prompts.jsonl", *SHORT)
     wait_for_answers(place)
     process.send_signal(signal.SIGINT)
     finish(process, 60)

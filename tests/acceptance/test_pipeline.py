@@ -35,12 +35,12 @@ def write_rows(path, count):
 
 def start(fleet, name, model):
     if name in SINKS:
-        fleet.start(name, "consumer.sink.cli", "--rows", "40", "--seconds", "1")
+        fleet.start(name, "gen-sink", "--rows", "40", "--seconds", "1")
     else:
         flags = ("--token-seconds", "0.002", "--answer-tokens", "60")
         fleet.start(
             name,
-            "tests.support.fake_consumer",
+            "gen-consumer",
             *("--model", model, "--max-running", "8", "--", *flags),
         )
 
@@ -89,12 +89,12 @@ def test_a_consumer_of_the_real_model_killed_at_the_default_lease_times(
     """Nothing is shortened here: the lease is 60 s, as users have it."""
     fleet = Fleet(dict(service_env), tmp_path)
     rows = write_rows(tmp_path / "rows.jsonl", 12)
-    consume = ("consumer.cli", "--engine", "llamacpp", "--model", "smollm2", "--max-running", "4")
+    consume = ("gen-consumer", "--engine", "llamacpp", "--model", "smollm2", "--max-running", "4")
     try:
         load = ("load", rows, "--run", "real", "--model", "smollm2", "--max-tokens", "24")
         loaded = fleet.producer(*load)
         assert loaded.returncode == 0, loaded.stderr
-        fleet.start("sink", "consumer.sink.cli", "--seconds", "2", "--burst")
+        fleet.start("sink", "gen-sink", "--seconds", "2", "--burst")
         fleet.start("first", *consume)
         eventually_sync(lambda: _answered(fleet) >= 2, 90)
         fleet.kill("first")

@@ -25,7 +25,6 @@ from tests.bench.recovery.crowd import crowd_dies
 from tests.bench.recovery.loss import redis_is_lost
 from tests.bench.recovery.pipeline import consumer_dies, engine_and_redis_die
 from tests.support import servers
-from tests.support.forge import running_forge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,10 +61,9 @@ async def measure(args: argparse.Namespace) -> list[Figure]:
             figures.append(figure)
 
     with contextlib.ExitStack() as stack:
-        forge = stack.enter_context(running_forge("gen-producer", "gen-consumer", "gen-sink"))
         s3 = stack.enter_context(servers.s3_server())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="genq-recovery-")))
-        one = await consumer_dies(forge, s3, folder / "consumer", args.lease)
+        one = await consumer_dies(s3, folder / "consumer", args.lease)
         note(
             again(
                 f"SIGKILL of a consumer with {one.items} leases, until all are leased again",
@@ -85,7 +83,7 @@ async def measure(args: argparse.Namespace) -> list[Figure]:
                 f" consumers do; the first item was leased again after {many.first_seconds:.1f} s",
             )
         )
-        life = await engine_and_redis_die(forge, s3, folder / "pipeline")
+        life = await engine_and_redis_die(s3, folder / "pipeline")
         note(
             Figure(
                 "SIGKILL of an engine, until the next one's first token",

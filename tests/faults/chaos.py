@@ -39,7 +39,6 @@ from tests.faults.stage import SINK_SECONDS, Stage, stage
 from tests.faults.watch import Looker, Sampler
 from tests.support import servers
 from tests.support.crew import Crew
-from tests.support.forge import running_forge
 from tests.support.servers import eventually
 from tests.support.tiny_tokenizer import build_model_folder
 
@@ -48,9 +47,7 @@ if TYPE_CHECKING:
 
     from common.objectstore import ObjectStore
     from tests.support.crew import Member
-    from tests.support.forge import Forge
 
-PROGRAMS = ("gen-producer", "gen-consumer", "gen-sink")
 RUN = RunName("chaos")
 CREW = "crew"  # the folder of the services
 POISON_EVERY = 400  # rows; such a one is longer than the engines take
@@ -271,14 +268,13 @@ async def run_chaos(
     items: int,
     schedule: Sequence[Fault],
     *,
-    forge: Forge,
     s3: servers.embedded.S3Server,
     folder: Path,
     say: Callable[[str], None],
 ) -> Report:
     """Run once, in an empty folder."""
     with stage(folder, s3, SERVICES) as set_up:
-        crew = Crew(forge, set_up.env, folder / CREW)
+        crew = Crew(set_up.env, folder / CREW)
         # Its engines take less than it could: `load` passes what they refuse.
         model = str(build_model_folder(folder / "model", context=1 << 20))
         play = Play(seed, items, set_up, crew, model, len(schedule) * FAULT_SECONDS, say)
@@ -295,7 +291,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="append a line for each run to this file")
     args = parser.parse_args()
     problems = 0
-    with running_forge(*PROGRAMS) as forge, servers.s3_server() as s3:
+    with servers.s3_server() as s3:
         for seed in range(args.seed, args.seed + args.runs):
             schedule = deal(seed) if args.short else draw(seed, args.faults)
             items = args.items or (SHORT_ITEMS if args.short else ITEMS)
@@ -303,7 +299,6 @@ def main() -> int:
             with tempfile.TemporaryDirectory(prefix="genq-chaos-") as folder:
                 run = run_chaos(
                     *(seed, items, schedule),
-                    forge=forge,
                     s3=s3,
                     folder=Path(folder),
                     say=_say,

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.typist import Typist
-from tests.support.forge import running_forge
 from tests.support.s3_proxy import s3_proxy
-
-
-@pytest.fixture(scope="session")
-def sink_forge():
-    """A start of gen-sink costs no import: one forge for all tests of a process."""
-    with running_forge() as made:
-        yield made
 
 
 @pytest.fixture

@@ -13,30 +13,23 @@ import redis
 from common.ids import RunName
 from common.keys import RQ_QUEUE_PREFIX, RQ_QUEUES
 from consumer.stopping import end_tasks
-from tests.faults.chaos import PROGRAMS, SHORT_ITEMS, run_chaos, secrets_shown
+from tests.faults.chaos import SHORT_ITEMS, run_chaos, secrets_shown
 from tests.faults.schedule import HANDS, KINDS, SERVICES, deal, draw
 from tests.faults.stage import running_redis
 from tests.faults.watch import LONG_ENOUGH_SECONDS, Looker, Sampler
-from tests.support.forge import running_forge
 from tests.support.servers import eventually
 
 # Of the kinds and times that the recorded seeds 1 to 20 draw: those records are of these faults.
 RECORDED = "3a3268e94cb41d5e38fe05e69f803f14a39c1c1fa5bf6200699e0d5b8e7e0e5b"
 
 
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge(*PROGRAMS) as made:
-        yield made
-
-
 @pytest.mark.row("A1")
 @pytest.mark.row("G1")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", range(1, HANDS + 1))
-async def test_under_random_faults_each_item_ends_once(forge, s3_server, tmp_path, seed):
+async def test_under_random_faults_each_item_ends_once(s3_server, tmp_path, seed):
     report = await run_chaos(
-        seed, SHORT_ITEMS, deal(seed), forge=forge, s3=s3_server, folder=tmp_path, say=print
+        seed, SHORT_ITEMS, deal(seed), s3=s3_server, folder=tmp_path, say=print
     )
     assert report.problems == []
     assert (report.lost, report.doubled) == (0, 0)

@@ -13,7 +13,7 @@ from common.errors import Exit
 from tests.faults.rig import pipeline, quick_outages
 from tests.support import servers
 from tests.support.clocks import JumpingClock, has_libfaketime, wrong_clock
-from tests.support.consumers import PROGRAM, consumer, enqueue_run
+from tests.support.consumers import consumer, enqueue_run
 from tests.support.fleet import Fleet
 from tests.support.servers import eventually, eventually_sync
 
@@ -76,7 +76,7 @@ async def test_two_hosts_whose_clocks_differ_share_a_run_and_one_is_killed(world
                     world.env,
                     world.folder / f"{sign}.log",
                     *flags,
-                    program=PROGRAM if has_libfaketime() else skewed(86_400 * int(f"{sign}1")),
+                    program=() if has_libfaketime() else skewed(86_400 * int(f"{sign}1")),
                     **(wrong_clock(f"{sign}10m") if has_libfaketime() else {}),
                     **LEASES,
                 )
@@ -140,7 +140,7 @@ def test_a_host_a_day_off_is_told_to_set_its_clock(service_env, tmp_path, servic
         done = fleet.producer("load", str(rows), "--run", "one", "--model", "tiny")
         code, said = done.returncode, done.stderr
     else:
-        fleet.start("sink", "consumer.sink.cli", "--burst")
+        fleet.start("sink", "gen-sink", "--burst")
         code = fleet.members["sink"].wait(60)
         said = fleet.log("sink").read_text()
     assert code == Exit.STORE, said

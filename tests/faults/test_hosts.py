@@ -67,10 +67,10 @@ class Machine:
             )
             assert self.s3.endpoint == old_s3.endpoint, "its port was taken meanwhile"
         elif part == "sink":
-            self.fleet.start("sink", "consumer.sink.cli", "--rows", "20", "--seconds", "1")
+            self.fleet.start("sink", "gen-sink", "--rows", "20", "--seconds", "1")
         else:
             flags = ("--model", self.model, "--", "--token-seconds", "0.005")
-            self.fleet.start("consumer", "tests.support.fake_consumer", *flags)
+            self.fleet.start("consumer", "gen-consumer", *flags)
         self.up.append(part)
 
     def kill_all(self) -> None:
@@ -166,7 +166,7 @@ def test_a_name_that_does_not_resolve_is_told_and_waited_for(
 ) -> None:
     name, _, value = setting.partition("=")
     fleet = Fleet({**service_env, name: value, "GENQ_WAIT_SECONDS": "1"}, tmp_path)
-    fleet.start("sink", "consumer.sink.cli")
+    fleet.start("sink", "gen-sink")
     assert fleet.members["sink"].wait(60) == code
     said = fleet.log("sink").read_text()
     assert said.count("waiting for a server") == 1

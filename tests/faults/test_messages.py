@@ -193,7 +193,7 @@ def test_a_bug_is_called_one_and_a_report_is_asked_for(type_in, monkeypatch):
 )
 def test_a_signal_ends_a_service_with_its_own_code(service_env, tmp_path, number, code):
     fleet = Fleet(service_env, tmp_path)
-    fleet.start("sink", "consumer.sink.cli")
+    fleet.start("sink", "gen-sink")
     sink, log = fleet.members["sink"], fleet.log("sink")
     try:
         eventually_sync(lambda: "sink.started" in log.read_text(), 60)

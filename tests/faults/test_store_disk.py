@@ -13,8 +13,8 @@ LIMIT_BYTES = 2048  # the ledger of the run below has more
 
 
 @pytest.fixture
-async def lab(sink_forge, settings, service_env):
-    async with sink_lab(sink_forge, settings, service_env) as made:
+async def lab(settings, service_env):
+    async with sink_lab(settings, service_env) as made:
         yield made
 
 

@@ -19,8 +19,8 @@ MOMENTS = ("half sent", "arrives before the next sink starts", "arrives when all
 
 
 @pytest.fixture
-async def lab(sink_forge, settings, service_env):
-    async with sink_lab(sink_forge, settings, service_env) as made:
+async def lab(settings, service_env):
+    async with sink_lab(settings, service_env) as made:
         yield made
 
 

@@ -27,8 +27,8 @@ LONG = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-async def processes(sink_forge, settings, service_env):
-    async with sink_lab(sink_forge, settings, service_env) as made:
+async def processes(settings, service_env):
+    async with sink_lab(settings, service_env) as made:
         yield made
 
 

@@ -17,8 +17,8 @@ from tests.support.sinks import load_job, local_lab, proven, sink_lab
 
 
 @pytest.fixture
-async def processes(sink_forge, settings, service_env):
-    async with sink_lab(sink_forge, settings, service_env) as made:
+async def processes(settings, service_env):
+    async with sink_lab(settings, service_env) as made:
         yield made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -26,6 +25,7 @@ from common.audit import check_counts
 from common.errors import QueueError
 from common.queue.run_facts import run_counts
 from common.queue.scripts import ANY_EPOCH, Scripts
+from tests.support import forge
 from tests.support.queues import async_client
 from tests.support.servers import eventually
 
@@ -173,7 +173,7 @@ class Looker:
                 await eventually(lambda: self.server.life, BACK_SECONDS)
 
     async def _command(self, name: str) -> bool:
-        argv = [sys.executable, "-m", "rq.cli", *COMMANDS[name]]
+        argv = ["rq", *COMMANDS[name]]
         argv += ["--queue", self.run] if name == "requeue" else []
         env = {**os.environ, "RQ_REDIS_URL": self.server.url_of(self.user)}
         async with self.still if name == "requeue" else nullcontext():
@@ -203,9 +203,9 @@ class Looker:
 
 def _run(argv: list[str], env: dict[str, str]) -> tuple[int | None, str]:
     """Run a command; no exit code: it did not end in time."""
-    options = {"cwd": ROOT, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    options = {"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        done = subprocess.run(argv, timeout=COMMAND_SECONDS, check=False, text=True, **options)
+        done = forge.run(argv, timeout=COMMAND_SECONDS, text=True, **options)
     except subprocess.TimeoutExpired:
         return None, f"not within {COMMAND_SECONDS:.0f} s"
     return done.returncode, done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 
 import yaml
 
@@ -13,9 +12,9 @@ from common.errors import Exit
 from common.ids import RunName
 from common.objectstore import RunPaths
 from common.records import Sampling
+from tests.support import forge
 from tests.support.consumers import SECONDS
 from tests.support.fake_engine import set_faults
-from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 from tests.support.tools import DEPLOY
 
@@ -25,7 +24,7 @@ RUN = RunName("one")
 async def told(world, *words, code=0):
     """What gen-producer says, on both streams."""
     done = await asyncio.to_thread(
-        subprocess.run, [*COMMAND, *words], env=world.env, capture_output=True, text=True
+        forge.run, ["gen-producer", *words], env=world.env, capture_output=True, text=True
     )
     assert done.returncode == code, done
     return done.stdout + done.stderr

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -19,13 +18,12 @@ from common.errors import Exit
 from common.keys import RQ_WORKERS, worker_key
 from common.records import Sampling
 from consumer.display import FATAL_SECONDS
+from tests.support import forge
 from tests.support.consumers import ROOT, SECONDS
 from tests.support.crew import Crew
 from tests.support.failpoints import points_of
 from tests.support.fake_engine import fake_state, running_fake
-from tests.support.forge import running_forge
 from tests.support.pages import Page
-from tests.support.producers import COMMAND
 from tests.support.servers import eventually
 
 if TYPE_CHECKING:
@@ -81,24 +79,13 @@ async def test_a_second_signal_stops_now(world, slow_engine) -> None:
     assert (await world.counts()).queued == 20
 
 
-@pytest.fixture(scope="module")
-def forge():
-    """A start of gen-consumer costs no import."""
-    with running_forge("gen-consumer") as made:
-        yield made
-
-
 @pytest.mark.row("A1")
 @pytest.mark.parametrize(
     "seed", [pytest.param(n, marks=[pytest.mark.faults] * (n > 1)) for n in range(1, MOMENTS + 1)]
 )
-async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(
-    world, forge, seed
-) -> None:
+async def test_a_killed_consumers_items_come_back_and_its_engine_is_gone(world, seed) -> None:
     await world.load(24, sampling=Sampling(max_tokens=40))
-    crew = Crew(
-        forge, {**world.env, **QUICK_LEASES, "GENQ_HONESTY": "false"}, world.folder / "crew"
-    )
+    crew = Crew({**world.env, **QUICK_LEASES, "GENQ_HONESTY": "false"}, world.folder / "crew")
     command = ("gen-consumer", "--model", world.model, "--max-running", "4", "--")
     first = crew.start("first", *command, "--token-seconds", "0.03")
     try:
@@ -225,9 +212,14 @@ async def test_an_engine_that_was_given_up_is_seen_until_another_consumer_has_it
     with world.consume(log="next.log"):
         await world.generated(5)
         await eventually(lambda: not_registered(world, "ended"))
-        page = Page(await told(world, "exporter", "--once"))
+
+        async def ready() -> Page | None:
+            page = Page(await told(world, "exporter", "--once"))
+            is_ready = page("genq_worker_engine_state", worker=place, state="ready")
+            return page if is_ready else None
+
+        page = await eventually(ready, 60)
         assert page("genq_worker_engine_state", worker=place, state="fatal") == 0
-        assert page("genq_worker_engine_state", worker=place, state="ready") == 1
         assert "fatal" not in await told(world, "status", "one")
 
 
@@ -238,7 +230,7 @@ async def not_registered(world, name: str) -> bool:
 
 async def told(world, *words: str) -> str:
     done = await asyncio.to_thread(
-        subprocess.run, [*COMMAND, *words], env=world.env, capture_output=True, text=True
+        forge.run, ["gen-producer", *words], env=world.env, capture_output=True, text=True
     )
     assert done.returncode == 0, done
     return done.stdout

@@ -149,7 +149,7 @@ async def test_one_that_was_launched_for_it_serves_the_run(world, monkeypatch) -
 async def test_a_rerun_on_the_real_engine_gives_equal_tokens(world) -> None:
     """Two runs of equal rows and settings, one after the other; other seeds give other tokens."""
     plain = {"model": "smollm2", "model_fingerprint": "", "reproducible": True}
-    warm = Sampling(max_tokens=40, temperature=1.0)
+    warm = Sampling(max_tokens=16, temperature=1.0)
     rows = rows_of("Name a colour.", "Name a colour.", "Tell me about rivers.")
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
         settings = RunSettings(**plain, sampling=warm, seed=seed)

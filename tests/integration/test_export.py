@@ -17,17 +17,10 @@ from common.errors import Exit
 from common.failpoint import VARIABLE
 from common.objectstore import RunPaths
 from producer.cli import cli
+from tests.support import forge
 from tests.support.committed import add_parts, dead_letter, store_child, store_committed
 from tests.support.completions import completion
 from tests.support.failpoints import points_of
-from tests.support.forge import running_forge
-from tests.support.servers import eventually_sync
-
-
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge("gen-producer") as running:
-        yield running
 
 
 @pytest.fixture
@@ -265,19 +258,17 @@ def test_a_second_export_into_a_place_is_refused_while_the_first_runs(store, exp
 @pytest.mark.parametrize("point", points_of("test_a_killed_export_leaves_no_half_file"))
 @pytest.mark.parametrize("place", ["out.jsonl", "folder/"])
 @pytest.mark.usefixtures("mixed_run")
-def test_a_killed_export_leaves_no_half_file(forge, export, tmp_path, point, place):
-    logs, out = tmp_path / "logs", f"{tmp_path}/{place}"
-    logs.mkdir()
+def test_a_killed_export_leaves_no_half_file(export, tmp_path, point, place):
+    out = f"{tmp_path}/{place}"
     words = ["gen-producer", "export", "r", "--to", "openai-batch", out]
-    forge.start({**os.environ, VARIABLE: point}, words, logs)
-    eventually_sync((logs / "code").exists)
-    assert int((logs / "code").read_text()) == -signal.SIGKILL, (logs / "stderr").read_text()
+    killed = forge.run(words, env={**os.environ, VARIABLE: point}, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     whole = [path for path in tmp_path.rglob("*.jsonl") if not path.name.startswith(".")]
     assert all(path.read_bytes().endswith(b"}\n") for path in whole)
     export(
         "r", "--to", "openai-batch", out, *(["--overwrite"] if whole and place != "folder/" else [])
     )
-    everything = [path for path in tmp_path.rglob("*") if path.parent != logs and path.is_file()]
+    everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in everything if path.name.endswith(".partial")]
     told = [
         line["custom_id"] for path in everything if "jsonl" in path.name for line in lines(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -25,9 +24,9 @@ from consumer.engine.honesty_paths import Probe
 from consumer.engine.honesty_texts import QUESTIONS
 from consumer.engine.supervisor import StartBudget
 from consumer.leases.catalogue import UNREADABLE, Catalogue
+from tests.support import forge
 from tests.support.fake_engine import FakeSglang
 from tests.support.leases import FACTS
-from tests.support.producers import COMMAND
 from tests.support.s3_exchange import CREATE, GET, Operation
 from tests.support.s3_proxy import s3_proxy
 from tests.support.servers import eventually
@@ -66,10 +65,8 @@ def proxied(s3_server, store_settings, monkeypatch):
 async def reloaded(world) -> None:
     """`gen-producer load --run one`, after Redis has lost everything."""
     world.sync.flushall()
-    command = [*COMMAND, "load", "--run", RUN]
-    await asyncio.to_thread(
-        subprocess.run, command, env=world.env, check=True, capture_output=True, timeout=60
-    )
+    command = ["gen-producer", "load", "--run", RUN]
+    await asyncio.to_thread(forge.run, command, env=world.env, check=True, capture_output=True)
 
 
 async def test_after_a_loss_of_redis_another_engine_still_serves_nothing_of_the_run(

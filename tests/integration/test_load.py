@@ -19,11 +19,11 @@ from common.prove import read_manifest
 from common.records import Row
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
+from tests.support import forge
 from tests.support.committed import dead_letter
 from tests.support.completions import completion
 from tests.support.failpoints import one_now, points_of
 from tests.support.loads import LOAD, RUN, assert_whole, counts, queued_ids, work, write
-from tests.support.producers import COMMAND
 from tests.support.servers import eventually_sync
 
 
@@ -284,8 +284,8 @@ def test_no_to_the_question_of_cancel_changes_nothing_and_is_no_interrupt(
     load(rows)
     ours, theirs = pty.openpty()
     try:
-        running = subprocess.Popen(
-            [*COMMAND, "cancel", RUN],
+        running = forge.Popen(
+            ["gen-producer", "cancel", RUN],
             env=service_env,
             stdin=theirs,
             stdout=subprocess.PIPE,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import redis
 
 from producer.load import enqueue
-from tests.support import servers
+from tests.support import forge, servers
 from tests.support.loads import LOAD, RUN, assert_whole, write
-from tests.support.producers import COMMAND
 
 ROWS = 9_000  # more chunks than are queued at a time
 
@@ -68,8 +65,8 @@ def test_a_run_that_is_flushed_while_ids_are_queued_is_exit_4(
 def test_a_run_that_is_cancelled_while_ids_are_queued_is_exit_7(
     producer, service_env, rows, after_a_chunk, redis_url
 ):
-    words = [*COMMAND, "cancel", RUN, "--yes"]
-    after_a_chunk(lambda: subprocess.run(words, env=service_env, check=True, capture_output=True))
+    words = ["gen-producer", "cancel", RUN, "--yes"]
+    after_a_chunk(lambda: forge.run(words, env=service_env, check=True, capture_output=True))
     assert_three_lines(producer(*LOAD, rows, code=7))
     producer(*LOAD, rows)
     assert_whole(redis_url, ROWS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 
 import pytest
 
@@ -12,9 +11,9 @@ from common.errors import DeadLettersError, Exit
 from common.ids import RunName
 from common.prove import prove
 from consumer.sink.batcher import Bounds
+from tests.support import forge
 from tests.support.consumers import world_of
 from tests.support.fake_engine import running_fake, set_faults
-from tests.support.producers import COMMAND
 from tests.support.sinks import Job, local_lab
 
 RUN = RunName("planted")
@@ -31,7 +30,7 @@ def row(n):
 
 async def told(world, *words, code=0):
     done = await asyncio.to_thread(
-        subprocess.run, [*COMMAND, *words], env=world.env, capture_output=True, text=True
+        forge.run, ["gen-producer", *words], env=world.env, capture_output=True, text=True
     )
     assert done.returncode == code, done
     return done.stdout

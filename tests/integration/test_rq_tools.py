@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -29,6 +27,7 @@ from common.queue.prompts import PromptQueue, QueueLimits
 from common.queue.results import ResultStream
 from common.queue.run_state import Runs
 from common.records import Failure, Finished, Verdict
+from tests.support import forge
 from tests.support.queues import RUN, async_client, let_time_pass, manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,29 +85,16 @@ class Bench:
 
     def rq(self, *args, check=True):
         """Run RQ's own command."""
-        done = subprocess.run(
-            [sys.executable, "-m", "rq.cli", *args, "--url", self.url],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        command = ["rq", *args, "--url", self.url]
+        done = forge.run(command, capture_output=True, text=True)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     @contextmanager
     def rq_loop(self, *args):
         """Run `rq info` in a loop; give the lines that it shows, of any number of rounds."""
-        options = ("--interval", "0.05", "--url", self.url)
-        with subprocess.Popen(
-            [sys.executable, "-m", "rq.cli", "info", *args, *options],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
+        command = ["rq", "info", *args, "--interval", "0.05", "--url", self.url]
+        with forge.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield iter(process.stdout.readline, "")
             finally:

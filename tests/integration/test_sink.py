@@ -12,7 +12,6 @@ from common import codec
 from common.objectstore import RunPaths
 from common.parts import SUFFIXES
 from tests.support.failpoints import points_of
-from tests.support.forge import running_forge
 from tests.support.servers import eventually as soon
 from tests.support.sinks import proven, sink_lab
 
@@ -25,15 +24,9 @@ async def eventually(condition, seconds=60.0):
     return await soon(condition, seconds)  # sinks poll, and the machine may be busy
 
 
-@pytest.fixture(scope="module")
-def forge():
-    with running_forge() as made:
-        yield made
-
-
 @pytest.fixture
-async def lab(forge, settings, service_env):
-    async with sink_lab(forge, settings, service_env) as made:
+async def lab(settings, service_env):
+    async with sink_lab(settings, service_env) as made:
         yield made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 import redis
@@ -13,10 +12,9 @@ from common.objectstore import RunPaths
 from deploy.embedded import free_ports
 from producer.load.loader import _Load
 from producer.status import unfinished as unfinished_module
-from tests.support import loads
+from tests.support import forge, loads
 from tests.support.committed import dead_letter, store_committed
 from tests.support.completions import completion
-from tests.support.producers import COMMAND
 from tests.support.servers import redis_server
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -139,8 +137,8 @@ def beaten(producer, service_env, monkeypatch):
         put_up = _Load.put_up
 
         def after_another(this, *known):
-            command = [*COMMAND, *map(str, words)]
-            subprocess.run(command, env=service_env, check=True, capture_output=True, timeout=60)
+            command = ["gen-producer", *words]
+            forge.run(command, env=service_env, check=True, capture_output=True)
             return put_up(this, *known)
 
         with monkeypatch.context() as patch:

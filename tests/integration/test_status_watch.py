@@ -10,7 +10,6 @@ import pty
 import re
 import signal
 import struct
-import subprocess
 import termios
 
 import pytest
@@ -24,8 +23,8 @@ from common.records import Verdict
 from producer.status import data as status_data
 from producer.status.data import Watcher
 from producer.status.live import Frames, coloured
-from tests.support import loads
-from tests.support.producers import COMMAND, Producer
+from tests.support import forge, loads
+from tests.support.producers import Producer
 from tests.support.queues import RUN, let_time_pass
 
 COLUMNS = 60
@@ -47,7 +46,7 @@ class OnTerminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
         env = {key: value for key, value in env.items() if key not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen([*COMMAND, *words], env=env, stdout=theirs, stderr=theirs)
+        self.process = forge.Popen(["gen-producer", *words], env=env, stdout=theirs, stderr=theirs)
         os.close(theirs)
         self.said = ""
 

@@ -27,6 +27,7 @@ from common.queue.run_state import Runs
 from common.records import Row, RunManifest, RunSettings, Sampling, ShardInfo
 from consumer.start import Options, serve
 from consumer.stopping import Stopping
+from tests.support import forge
 from tests.support.fake_engine import fake_state
 from tests.support.servers import eventually, eventually_sync
 from tests.support.tiny_tokenizer import build_model_folder
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 SHARD_ROWS = 50
 SECONDS = 80.0  # longest wait for consumers; one alone needs two, a crowded machine many more
 ROOT = Path(__file__).parents[2]
-PROGRAM = ("-m", "tests.support.fake_consumer")
 
 
 def rows_of(*texts: str) -> list[Row]:
@@ -135,17 +135,21 @@ class ConsumerProcess:
 
 @contextlib.contextmanager
 def consumer(
-    env: dict[str, str], log: Path, *args: str, program: Sequence[str] = PROGRAM, **extra: str
+    env: dict[str, str], log: Path, *args: str, program: Sequence[str] = (), **extra: str
 ) -> Iterator[ConsumerProcess]:
-    """Run ``gen-consumer ARGS``; ended at the end if it still runs.
+    """Run ``gen-consumer ARGS``, or what ``program`` starts as it; ended at the end.
 
     An engine that it launches as SGLang is the stand-in.
     """
-    command = [sys.executable, *program, *args]
     settings = {"GENQ_LOG_FORMAT": "json", "GENQ_LEASE_SECONDS": "6", "GENQ_RENEW_SECONDS": "1"}
     settings["GENQ_HONESTY"] = "false"  # as in `World.serving`
+    start, command = (
+        (subprocess.Popen, [sys.executable, *program, *args])
+        if program
+        else (forge.Popen, ["gen-consumer", *args])
+    )
     with log.open("ab") as file:
-        process = subprocess.Popen(
+        process = start(
             command,
             env={**env, **settings, **extra},
             stdout=file,

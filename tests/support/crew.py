@@ -1,22 +1,20 @@
-"""Services as processes, forked from a forge, under names: started, hurt, started again."""
+"""Services as processes, under names: started, hurt, started again."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.support import forge
 from tests.support.servers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from tests.support.forge import Forge
 
 DRAIN_SECONDS = 90.0
 
@@ -29,28 +27,30 @@ class Member:
     argv: Sequence[str]
     env: Mapping[str, str]
     folder: Path
-    pids: list[int] = field(default_factory=list)  # of all lives, the last one is the present
+    lives: list[forge.Popen] = field(default_factory=list)  # the last one is the present
     exits: list[int] = field(default_factory=list)  # of the lives that were waited for
 
     @property
     def code(self) -> int | None:
         """The exit code of the last life, negative for a signal; None while it lives."""
-        with contextlib.suppress(FileNotFoundError):
-            return int((self.folder / "code").read_text())
-        return None
+        return self.lives[-1].poll() if self.lives else None
 
     @property
     def alive(self) -> bool:
-        return bool(self.pids) and self.code is None
+        return bool(self.lives) and self.code is None
 
-    def start(self, forge: Forge) -> None:
-        (self.folder / "code").unlink(missing_ok=True)
-        self.pids.append(forge.start(dict(self.env), self.argv, self.folder))
+    @property
+    def pids(self) -> list[int]:
+        """Of all lives."""
+        return [life.pid for life in self.lives]
+
+    def start(self) -> None:
+        with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
+            self.lives.append(forge.Popen(self.argv, env=self.env, stdout=out, stderr=err))
 
     def signal(self, number: signal.Signals) -> None:
         if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pids[-1], number)
+            self.lives[-1].send_signal(number)
 
     async def ended(self, seconds: float = DRAIN_SECONDS) -> int:
         """Wait for the end of the last life."""
@@ -82,8 +82,7 @@ class Member:
 class Crew:
     """All services of one system. Use :meth:`end` at the end, whatever happened."""
 
-    def __init__(self, forge: Forge, env: Mapping[str, str], folder: Path) -> None:
-        self._forge = forge
+    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self._env = env
         self._folder = folder
         self.members: dict[str, Member] = {}
@@ -98,7 +97,7 @@ class Crew:
             member = Member(name, argv, {**self._env, **ours, **env}, folder)
             self.members[name] = member
         assert not member.alive, f"{name} is running"
-        member.start(self._forge)
+        member.start()
         return member
 
     async def end(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -17,19 +16,22 @@ import aiohttp
 from consumer.engine.api import EngineSpec, Launch
 from consumer.engine.guard import KEY_VARIABLE
 from consumer.engine.sglang import SglangEngine
+from tests.support import forge
+from tests.support.servers import eventually
 from tests.support.tiny_tokenizer import build_model_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "tests.support.fake_sglang")
 
 
 class FakeSglang(SglangEngine):
     """SGLang's dialect with the stand-in behind it; ``spec.flags`` are the stand-in's flags."""
 
     def launch(self, spec: EngineSpec) -> Launch:
-        argv = [sys.executable, "-m", "tests.support.fake_sglang", "--model", spec.model]
+        argv = [sys.executable, *PROGRAM, "--model", spec.model]
         argv += ["--host", spec.host, "--port", str(spec.port)]
         if spec.max_running is not None:
             argv += ["--max-running-requests", str(spec.max_running)]
@@ -79,17 +81,14 @@ async def running_fake(state_dir: Path, *flags: str, **fields: Any) -> AsyncIter
     """Run a stand-in that belongs to the test; yields a spec with its url, ready to attach to."""
     spec = fake_spec(state_dir, *flags, **fields)
     launch = FakeSglang().launch(spec)
-    process = await asyncio.create_subprocess_exec(
-        *launch.argv, env=os.environ | dict(launch.env), stdout=asyncio.subprocess.PIPE
-    )
+    command = ["sglang", *launch.argv[1 + len(PROGRAM) :]]
+    env = {**os.environ, KEY_VARIABLE: spec.api_key}
+    log = state_dir / f"stand-in-{spec.port}.log"
+    with log.open("wb") as file:
+        process = forge.Popen(command, env=env, stdout=file)
     try:
-        assert process.stdout is not None
-        async with asyncio.timeout(30):
-            while line := await process.stdout.readline():
-                if b"ready to roll" in line:
-                    break
+        await eventually(lambda: b"ready to roll" in log.read_bytes() or process.poll(), 30)
         yield dataclasses.replace(spec, url=f"http://{spec.host}:{spec.port}")
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        process.kill()
+        process.wait(10)

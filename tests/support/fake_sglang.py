@@ -357,8 +357,8 @@ def start_stubborn_child(listener: socket.socket) -> None:
     )
 
 
-def main(argv: list[str]) -> int:
-    args = parse(argv)
+def main() -> int:
+    args = parse(sys.argv[1:])
     if args.refuse and (args.refuse_file is None or args.refuse_file.exists()):
         print(args.refuse, flush=True)
         return 1
@@ -377,4 +377,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

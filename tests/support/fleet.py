@@ -6,9 +6,8 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import redis.asyncio
@@ -17,19 +16,16 @@ from common.audit import RunCounts, check_counts
 from common.ids import RunName
 from common.queue.prompts import QueueLimits
 from common.queue.run_state import Runs
+from tests.support import forge
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 SHORT_LEASES = {
     "GENQ_LEASE_SECONDS": "3",
     "GENQ_RENEW_SECONDS": "0.5",
     "GENQ_RETRY_BASE_SECONDS": "0.2",
 }
-
-
-def _program(module: str) -> list[str]:
-    if module.startswith("tests."):
-        return [sys.executable, "-m", module]
-    return [sys.executable, "-c", f"from {module} import main; main()"]
 
 
 @dataclass
@@ -38,27 +34,19 @@ class Fleet:
 
     env: dict[str, str]
     folder: Path
-    members: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    members: dict[str, forge.Popen] = field(default_factory=dict)
 
     def producer(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*_program("producer.cli"), *args],
-            env=self.env,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = ["gen-producer", *args]
+        return forge.run(command, env=self.env, capture_output=True, text=True, timeout=120)
 
-    def start(self, name: str, module: str, *args: str) -> None:
+    def start(self, name: str, program: str, *args: str) -> None:
         """Start (again) a service under a name; its state folder is its own and is kept."""
         state = {"GENQ_STATE_DIR": str(self.folder / f"state-{name}"), "GENQ_LOG_FORMAT": "json"}
         with self.log(name).open("ab") as log:
-            self.members[name] = subprocess.Popen(
-                [*_program(module), *args],
+            self.members[name] = forge.Popen(
+                [program, *args],
                 env={**self.env, **state},
-                cwd=ROOT,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

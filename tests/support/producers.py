@@ -11,6 +11,7 @@ import pytest
 
 from common.failpoint import VARIABLE
 from producer import cli
+from tests.support import forge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,18 +62,13 @@ class Producer:
         return said
 
     def killed_at(self, failpoint: str, *words: object) -> None:
-        done = subprocess.run(
-            [*COMMAND, *map(str, words)],
-            env={**self._env, VARIABLE: failpoint},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        env = {**self._env, VARIABLE: failpoint}
+        done = forge.run(["gen-producer", *words], env=env, capture_output=True)
         assert done.returncode == -9, (done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, words)],
+        return forge.Popen(
+            ["gen-producer", *words],
             env=self._env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

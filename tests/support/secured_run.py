@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -29,11 +28,13 @@ from common.keys import RunKeys
 from common.s3 import open_store
 from common.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, names_of
 from consumer.engine.guard import KEY_VARIABLE
+from tests.support import forge
 from tests.support.leaks import know, know_variables
 from tests.support.servers import eventually_sync
 from tests.support.tiny_tokenizer import CONTEXT, build_model_folder
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     import redis
@@ -54,11 +55,6 @@ PLANTED = {  # what no command of ours is ever asked for, and must not show eith
 }
 # CONFIG is asked for only to warn of a weak AOF, and done without.
 DONE_WITHOUT = {("config|get", "command")}
-_PROGRAMS = {
-    "gen-sink": [sys.executable, "-c", "from consumer.sink.cli import main; main()"],
-    "gen-consumer": [sys.executable, "-m", "tests.support.fake_consumer"],
-    "rq": [sys.executable, "-m", "rq.cli"],
-}
 
 
 def clean_environment() -> dict[str, str]:
@@ -122,15 +118,8 @@ class SecuredRun:
         if program == "gen-producer":
             code, self.said[name] = _here(self.env(user), program, *args)
             return code
-        done = subprocess.run(
-            [*_PROGRAMS[program], *args],
-            env=self.env(user),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        how = {"env": self.env(user), "cwd": self.folder, "capture_output": True, "text": True}
+        done = forge.run([program, *args], **how)
         self.said[name] = done.stdout + done.stderr
         return done.returncode
 
@@ -143,8 +132,8 @@ class SecuredRun:
     ) -> subprocess.Popen[bytes]:
         """Start a service; its log is named like its user, or ``name``."""
         with (self.folder / f"{name or user}.log").open("wb") as log:
-            return subprocess.Popen(
-                [*_PROGRAMS[program], *args],
+            return forge.Popen(
+                [program, *args],
                 env={**self.env(user), **env},
                 cwd=self.folder,
                 stdout=log,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 import tempfile
 import time
 from contextlib import asynccontextmanager
@@ -27,11 +25,13 @@ from common.s3 import open_store
 from consumer.sink.batcher import Bounds
 from consumer.sink.service import SinkService
 from consumer.sink.tools import Tools
+from tests.support import forge
 from tests.support.completions import completion, payload
 from tests.support.runs import store_run
-from tests.support.servers import eventually, eventually_sync
+from tests.support.servers import eventually
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
     import redis.asyncio
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from common.objectstore import ObjectStore
     from common.records import RunInfo, RunManifest
     from common.settings import Settings
-    from tests.support.forge import Forge
 
 WORKER = WorkerName("gpu0@tests")
 
@@ -183,9 +182,9 @@ class LocalLab:
 
 
 @asynccontextmanager
-async def sink_lab(forge: Forge, settings: Settings, env: dict[str, str]) -> AsyncIterator[SinkLab]:
+async def sink_lab(settings: Settings, env: dict[str, str]) -> AsyncIterator[SinkLab]:
     """Jobs and sinks for one test; all are ended with it."""
-    lab = SinkLab(forge, settings, env)
+    lab = SinkLab(settings, env)
     try:
         yield lab
     finally:
@@ -199,7 +198,6 @@ async def sink_lab(forge: Forge, settings: Settings, env: dict[str, str]) -> Asy
 class SinkLab:
     """Makes what one test needs."""
 
-    forge: Forge
     settings: Settings
     env: dict[str, str]
     jobs: list[Job] = field(default_factory=list)
@@ -213,22 +211,25 @@ class SinkLab:
     def start(self, *flags: str, failpoint: str = "", state: str = "", **env: str) -> SinkProcess:
         """Start a sink; another ``state`` is another host's."""
         more = {"GENQ_STATE_DIR": self.env["GENQ_STATE_DIR"] + state, "GENQ_LOG_FORMAT": "json"}
-        sink = SinkProcess(self.forge, {**self.env, **more, VARIABLE: failpoint, **env}, flags)
+        sink = SinkProcess({**self.env, **more, VARIABLE: failpoint, **env}, flags)
         self.sinks.append(sink)
         return sink
 
 
 class SinkProcess:
-    """gen-sink in a process of its own, forked from a forge that has imported it already."""
+    """gen-sink in a process of its own."""
 
-    def __init__(self, forge: Forge, env: dict[str, str], flags: Sequence[str]) -> None:
+    def __init__(self, env: dict[str, str], flags: Sequence[str]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="genq-sink-"))
-        self.pid = forge.start(env, ["gen-sink", *flags], self._folder)
+        with (self._folder / "stdout").open("w") as out, (self._folder / "stderr").open("w") as err:
+            self._process = forge.Popen(["gen-sink", *flags], env=env, stdout=out, stderr=err)
+        self.pid = self._process.pid
 
     async def wait(self, seconds: float = 90.0) -> int:
         """Return the exit code, negative for a signal."""
         try:
-            return int(await eventually(self._ended, seconds))
+            await eventually(lambda: self._process.poll() is not None, seconds)
+            return int(self._process.returncode)
         except AssertionError:
             raise AssertionError(f"gen-sink did not end:\n{self.log()}") from None
 
@@ -239,14 +240,9 @@ class SinkProcess:
         return (self._folder / "stderr").read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        self._process.send_signal(number)
 
     def end(self) -> None:
-        if not self._ended():
-            self.signal(signal.SIGKILL)
-            eventually_sync(self._ended)
+        self._process.kill()
+        self._process.wait(10)
         shutil.rmtree(self._folder)
-
-    def _ended(self) -> str:
-        code = self._folder / "code"
-        return code.read_text() if code.exists() else ""

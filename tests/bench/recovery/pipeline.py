@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from deploy.embedded import S3Server
     from tests.faults.stage import Stage
-    from tests.support.forge import Forge
 
 RUN = RunName("recovery")
 CONSUMERS = ("first", "second")
@@ -105,7 +104,6 @@ class Town:
 
 @asynccontextmanager
 async def town(
-    forge: Forge,
     s3: S3Server,
     folder: Path,
     *,
@@ -116,7 +114,7 @@ async def town(
 ) -> AsyncIterator[Town]:
     with stage(folder, s3, ()) as place:
         url = place.redis.url
-        crew = Crew(forge, {**place.env, "GENQ_REDIS_URL": url, **env}, folder / "crew")
+        crew = Crew({**place.env, "GENQ_REDIS_URL": url, **env}, folder / "crew")
         engine = ("--token-seconds", str(token_seconds), "--answer-tokens", str(answer_tokens))
         model = str(build_model_folder(folder / "model"))
         with redis.Redis.from_url(url) as client:
@@ -129,12 +127,10 @@ async def town(
                 await crew.end()
 
 
-async def consumer_dies(forge: Forge, s3: S3Server, folder: Path, lease: float) -> Killed:
+async def consumer_dies(s3: S3Server, folder: Path, lease: float) -> Killed:
     """Kill one of two consumers; measure until none of its items waits any more."""
     leases = {"GENQ_LEASE_SECONDS": str(lease), "GENQ_RENEW_SECONDS": str(lease / 4)}
-    async with town(
-        forge, s3, folder, running=32, token_seconds=0.02, answer_tokens=80, **leases
-    ) as here:
+    async with town(s3, folder, running=32, token_seconds=0.02, answer_tokens=80, **leases) as here:
         await here.load(int(50 * (lease + 40)))
         here.start_all()
         await eventually(lambda: all(len(here.held_by(name)) >= 32 for name in CONSUMERS), 60)
@@ -196,13 +192,11 @@ class Meter:
         return (now[1] - then[1]) / (now[0] - then[0])
 
 
-async def engine_and_redis_die(forge: Forge, s3: S3Server, folder: Path) -> Life:
+async def engine_and_redis_die(s3: S3Server, folder: Path) -> Life:
     """Kill engines, then Redis, then a consumer, in one run; count what was made twice."""
     life = Life(items=4000)
     tokens = 60
-    async with town(
-        forge, s3, folder, running=16, token_seconds=0.008, answer_tokens=tokens
-    ) as here:
+    async with town(s3, folder, running=16, token_seconds=0.008, answer_tokens=tokens) as here:
         await here.load(life.items)
         here.start_all()
         meter = Meter(here.crew)
