@@ -113,9 +113,11 @@ async def test_a_cable_cut_for_longer_than_a_lease_costs_no_generation(hosts, ri
     quick_outages(monkeypatch)
     here, there = hosts
     leases = {"GENQ_LEASE_SECONDS": f"{LEASE_SECONDS}", "GENQ_RENEW_SECONDS": "0.5"}
+    # Started from this host: what is forked elsewhere is on that one's network.
+    program = ("-m", "tests.support.fake_consumer")
     await rig.load(ITEMS, sampling=LONG)
     with ExitStack() as after:
-        consumer = rig.world.consume("--url", rig.engine.url, **leases)
+        consumer = rig.world.consume("--url", rig.engine.url, program=program, **leases)
         process = await asyncio.to_thread(here.run, after.enter_context, consumer)
         await rig.world.running(rig.engine, ITEMS)
         there.cut()

@@ -203,8 +203,8 @@ class World:
     async def load(self, n: int, run: str = "one", **settings: Any) -> PromptQueue:
         return await enqueue_run(self.client, self.store_run(n, run, **settings))
 
-    def consume(self, *args: str, log: str = "consumer.log", **env: str) -> Any:
-        return consumer(self.env, self.folder / log, "--model", self.model, *args, **env)
+    def consume(self, *args: str, log: str = "consumer.log", **more: Any) -> Any:
+        return consumer(self.env, self.folder / log, "--model", self.model, *args, **more)
 
     @contextlib.asynccontextmanager
     async def serving(
