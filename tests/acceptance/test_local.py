@@ -143,7 +143,7 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
 
 @pytest.mark.engine
 def test_interrupted_and_killed_it_goes_on_with_the_command_that_it_named(place):
-    process = start(place, "prompts.jsonl", *SHORT)
+    process = start(place, "prompts.jsonl", "--max-tokens", "40")  # time for an interrupt
     wait_for_answers(place)
     process.send_signal(signal.SIGINT)
     finish(process, 60)
