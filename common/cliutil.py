@@ -84,10 +84,11 @@ def _report_bug() -> NoReturn:
 
 def _no_room(error: OSError) -> GenqError:
     place = error.filename or "standard output, or a temporary file"
+    other = "" if error.filename else " (> FILE; TMPDIR for temporary files)"
     return UsageError(
         f"There is no room left at {place}.",
         why=str(error),
-        fix="Make room there, or name another place (> FILE; TMPDIR for temporary files).",
+        fix=f"Make room there, or name another place{other}.",
     )
 
 

@@ -217,7 +217,11 @@ def config_file_values() -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as TOML.", why=str(error)) from error
+        raise UsageError(
+            f"{path} cannot be read as TOML.",
+            why=str(error),
+            fix='Mend it; texts stand in quotes there: store = "s3://bucket/prefix"',
+        ) from error
 
 
 def load_settings(**flags: object) -> Settings:

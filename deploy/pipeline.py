@@ -106,7 +106,10 @@ class LocalRun:
         said = [line for line in output.splitlines() if not line.strip().startswith(ours)]
         click.echo("\n".join(said), err=True)
         if code == Exit.CONFLICT:
-            click.echo(f"  {_other_name(job)}\n  or without the old one: {_anew(job)}", err=True)
+            click.echo(
+                f"  {_other_name(job)}\n  or without the old one and its results: {_anew(job)}",
+                err=True,
+            )
         return code
 
     def source(self) -> str | None:
@@ -190,7 +193,9 @@ class LocalRun:
     def prove(self) -> int:
         """Have the run proven complete and unique from storage; return the exit code."""
         argv = [*program("gen-producer"), "verify", self._job.run]
-        code, _ = self._stack.run_command(argv)
+        code, output = self._stack.run_command(argv, capture=True)
+        # That command needs servers that are about to end; ours comes at the end.
+        click.echo(output.partition(" To do them again:")[0].rstrip("\n"), err=True)
         return code
 
     def fetch(self) -> list[Path]:
@@ -216,7 +221,7 @@ class LocalRun:
             f"\n\nOpen them with DuckDB, or with datasets:\n\n{duckdb}\n\n{datasets}\n"
         )
         cut, rows = count_truncated(files)
-        if cut and cut * 4 >= rows:
+        if cut:
             longer = _other_name(job, "--max-tokens", str(job.max_tokens * 8), source=self.source())
             click.echo(
                 f"{cut} of {rows} answers are truncated by --max-tokens. Longer ones: {longer}",
@@ -339,11 +344,11 @@ def _anew(job: Job) -> str:
 
 def _safe_line(job: Job, look: Look | None) -> str:
     """Say what is safe and how to go on, in one line."""
-    state = ""
+    safe = "Nothing is lost."
     if look is not None:
-        state = f" {look.stored} of {look.total} are in object storage, "
-        state += f"{look.answered - look.stored} more are kept in Redis;"
-    return f"Stopped.{state} nothing is lost. Go on with: {job.again}"
+        safe = f"{look.stored} of {look.total} are in object storage, "
+        safe += f"{look.answered - look.stored} more are kept in Redis; nothing is lost."
+    return f"Stopped. {safe} Go on with: {job.again}"
 
 
 def serve(folder: Path) -> int:

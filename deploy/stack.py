@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rich.filesize import decimal
+
 from common.codec import dumps, loads
 from common.errors import ConflictError, UsageError
 from common.installing import install
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BUCKET = "genq"
+LEAST_ROOM_BYTES = 100 * 10**6
 STATE_VERSION = 1
 SERVICE_STOP_SECONDS = 15.0
 _TOML = """\
@@ -109,7 +112,9 @@ class Stack:
 
         Raises:
             GenqError: one does not start.
+            UsageError: the folder's disk has no room for them.
         """
+        self._check_room()
         identity = self._identity()
         self._keep(identity)
         self._warden = processes.guard(self.id, log=self.folder / "warden.log")
@@ -167,6 +172,16 @@ class Stack:
         )
         self._services.append(service.process)
         return service
+
+    def _check_room(self) -> None:
+        """The S3 server starts on a full disk, and then takes nothing."""
+        free = shutil.disk_usage(self.folder).free
+        if free < LEAST_ROOM_BYTES:
+            raise UsageError(
+                f"The disk of {self.folder} has too little room for a stack.",
+                why=f"{decimal(free)} are free; it needs {decimal(LEAST_ROOM_BYTES)} at least.",
+                fix="Make room there, or name another folder with --dir.",
+            )
 
     def run_command(
         self, argv: Sequence[str], *, capture: bool = False, merge: bool = False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from common.errors import UsageError
-from common.settings import names_of, origin_of, origin_text
+from common.settings import names_of, origin_of, origin_text, set_by
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -45,8 +45,18 @@ def open_store(settings: Settings) -> ObjectStore:
             why=f"It comes from {origin_of('s3_endpoint', {})}.",
             fix=f"For example: export {names_of('s3_endpoint')[0]}=http://127.0.0.1:9000",
         )
+    from minio.helpers import check_bucket_name  # noqa: PLC0415 - the SDK takes 0.5 s to import
+
+    try:
+        check_bucket_name(place.netloc)
+    except ValueError as error:
+        raise UsageError(
+            f"{place.netloc!r} cannot be the name of a bucket.",
+            why=f"{origin_text('store')} It takes 3 to 63 letters, digits, dots and hyphens.",
+            fix=f"Correct it: {set_by('store') or names_of('store')[0]}",
+        ) from error
     from common.s3.credentials import credentials_of  # noqa: PLC0415 - the same
-    from common.s3.store import S3Store  # noqa: PLC0415 - the SDK takes 0.5 s to import
+    from common.s3.store import S3Store  # noqa: PLC0415 - the same
 
     return S3Store(
         bucket=place.netloc,

@@ -14,6 +14,12 @@ def closing_lines(summary: Summary, url: str) -> list[str]:
     """Return what is printed when a run is finished: where it is, and how to open it."""
     glob = f"{url}/data/*.{summary.suffix}"
     counts = f"{summary.committed:,} completions, {summary.dead:,} dead-lettered"
+    if not summary.committed:  # no file is there to open
+        return [
+            f"{summary.run}: {counts}: {url}/failed.jsonl",
+            f"  Reasons   gen-producer failed {summary.run}",
+            f"  Report    gen-producer report {summary.run}",
+        ]
     return [
         f"{summary.run}: {counts}: {url}/data/",
         f"  DuckDB    {duckdb_line(glob, summary.suffix)}",

@@ -121,6 +121,8 @@ class WholeFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, OSError) and not error.filename:
+            error.filename = str(self.path)  # of a failed write the system does not say where
         if not self._done:
             with suppress(OSError):
                 self._partial.unlink()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from producer.plan.cost import Measured
 
 # Flags of a plan that `load` has, too.
+_MEND = "Mend them, or pass over what cannot be used: --on-error skip"
 _LOAD_FLAGS = {
     "model": "--model",
     "samples": "--samples",
@@ -70,7 +71,7 @@ def run_plan(
         raise InputError(
             f"{plan.survey.bad:,} of {plan.survey.read:,} rows cannot be loaded.",
             why=f"{summary(plan.survey)}. Nothing was stored or queued.",
-            fix="Mend them, or pass over what cannot be used: --on-error skip",
+            fix=_MEND if plan.survey.rows else "Mend them: nothing else is left to load.",
         )
     if not plan.survey.rows:  # load refuses it with the same code
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
@@ -75,6 +76,12 @@ def _code(found: Gathered) -> Exit:
     return Exit.DONE if whole else Exit.VERIFY
 
 
+def _another_place(path: Path) -> str:
+    if not path.parent.exists():
+        return f"mkdir -p {shlex.quote(str(path.parent))}    (or --out - for stdout)"
+    return "Name another place: --out FILE.html    (or --out - for stdout)"
+
+
 def _write(path: Path, text: str) -> None:
     """Put a file in place whole, over an earlier one. Raises UsageError if it cannot be.
 
@@ -100,5 +107,5 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(
             f"{path} cannot be written.",
             why=f"{error.strerror or error}.",
-            fix="Name another place: --out FILE.html    (or --out - for stdout)",
+            fix=_another_place(path),
         ) from error

@@ -114,6 +114,9 @@ def test_a_fresh_folder_is_answered_and_the_printed_lines_open_the_results(place
 
     messages = said(place)
     assert re.search(r"12 of 12 answered", messages)
+    assert "kept but flagged" in messages
+    assert "gen-producer requeue" not in messages  # its servers are gone by then
+    assert "answers are truncated by --max-tokens. Longer ones: " in messages
     assert "rq info" in messages
     assert re.search(r"prompts +\|", messages)  # what `rq info` itself printed
 

@@ -68,6 +68,17 @@ CASES = (
         env={"GENQ_STORE": "http://127.0.0.1:9000/bucket/pre"},
     ),
     Case(
+        "no bucket's name",
+        LOADED,
+        UsageError,
+        (
+            "Error: 'b' cannot be the name of a bucket.\n"
+            "  store comes from GENQ_STORE. It takes 3 to 63 letters, digits, dots and hyphens.\n"
+            "  Correct it: GENQ_STORE"
+        ),
+        env={"GENQ_STORE": "s3://b/runs"},
+    ),
+    Case(
         "unknown setting",
         "gen-producer status",
         UsageError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ from common.errors import Exit
 from common.failpoint import VARIABLE
 from common.objectstore import RunPaths
 from producer.cli import cli
+from producer.export.files import WholeFile
 from tests.support import forge
 from tests.support.committed import add_parts, dead_letter, store_child, store_committed
 from tests.support.completions import completion
@@ -253,6 +255,15 @@ def test_a_second_export_into_a_place_is_refused_while_the_first_runs(store, exp
         assert "Another export" in error.what
         other.stdin.close()
     assert export("r", "--to", "messages", str(tmp_path / "out.jsonl"))[1]["rows"] == 4
+
+
+def test_a_full_disk_is_said_with_the_file_s_name_and_leaves_nothing(tmp_path):
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(OSError) as told, WholeFile(out, "") as file:  # noqa: PT012
+        file.write(b"a line\n")
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write fails
+    assert told.value.filename == str(out)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("point", points_of("test_a_killed_export_leaves_no_half_file"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 
@@ -43,6 +44,15 @@ FILES = {  # a bomb is told by the last line before it
     "a zstd bomb": ("rows.jsonl.zst", compress(GOOD + b" " * BOMB_BYTES), 1),
     "an image": ("rows.jsonl", GOOD + message([IMAGE]) + b"\n", 2),
 }
+
+
+@pytest.fixture(autouse=True)
+def _collected_before():
+    """What other tests left is not ended deep in a recursion, where nothing can be reported."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -334,6 +334,8 @@ def test_what_cannot_be_is_refused_with_a_way_out(producer, tmp_path, monkeypatc
     assert "cannot be written" in producer("report", RUN, "--out", taken, code=2).err
     assert list(tmp_path.iterdir()) == [taken]
     assert "both" in producer("report", RUN, "--json", "--out", "-", code=2).err
+    nowhere = producer("report", RUN, "--out", tmp_path / "no" / "r.html", code=2).err
+    assert f"mkdir -p {tmp_path}/no " in nowhere
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for name in [name for name in sys.modules if name.startswith("producer.report.figures")]:
         monkeypatch.delitem(sys.modules, name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support import forge
 from tests.support.producers import Producer
 from tests.support.secured_run import ROOT, clean_environment
 
@@ -79,16 +78,7 @@ def run(service_env, redis_server, tmp_path, monkeypatch, capsys):
             monkeypatch.chdir(tmp_path)
             said = Producer(environment, monkeypatch, capsys)(*command[1:], code=code)
             return said.out + said.err
-        module = {"gen-sink": "consumer.sink.cli", "gen-consumer": "consumer.cli"}[command[0]]
-        done = subprocess.run(
-            [sys.executable, "-c", f"from {module} import main; main()", *command[1:]],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        done = forge.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 

@@ -147,6 +147,14 @@ def test_a_full_disk_behind_stdout_is_said_in_plain_words():
     assert "Exception" not in done.stderr
 
 
+def test_a_full_disk_below_a_named_file_is_said_with_its_name():
+    body = "raise OSError(28, 'No space left on device', '/data/out.jsonl')"
+    done = run(body)
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.startswith("Error: There is no room left at /data/out.jsonl.\n")
+    assert done.stderr.endswith("  Make room there, or name another place.\n")
+
+
 def test_a_run_that_is_over_is_a_conflict_and_no_trouble_of_redis():
     error = explain(ResponseError("GENQ_CLOSED closed"), RunName("one"), "cancel")
     assert error.exit_code == Exit.CONFLICT

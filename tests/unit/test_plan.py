@@ -134,6 +134,15 @@ def test_the_screen_fits_and_needs_no_colour(plan, data, model, monkeypatch):
     assert "1 are too long" in said.err
 
 
+def test_where_no_row_can_be_loaded_passing_over_them_is_no_way_out(plan, tmp_path):
+    path = tmp_path / "all-bad.jsonl"
+    path.write_text('{"question": "a"}\n{"question": "b"}\n')
+    said = plan(path, code=3).err
+    assert "2 of 2 rows cannot be loaded" in said
+    assert "Mend them: nothing else is left to load." in said
+    assert "--on-error skip" not in said
+
+
 def test_the_next_command_of_standard_input_names_a_run(plan, data, monkeypatch):
     stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(data.read_bytes())))
     monkeypatch.setattr(sys, "stdin", stdin)
