@@ -32,6 +32,9 @@ def dumps(value: Any) -> bytes:
 def loads(data: bytes | str) -> Any:
     """Return the value of a JSON text.
 
+    Integers of over 64 bits become floats: we write none, and a stranger's text is searched for
+    them where it comes in (:mod:`producer.sources.numbers`).
+
     Raises:
         ValueError: it is not JSON (orjson.JSONDecodeError).
     """

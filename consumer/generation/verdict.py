@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.records import Verdict
+from consumer.generation.visible import shows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,16 +71,18 @@ def examine(reply: Reply, sent: GenerateRequest, read: Callable[[bytes], Answer]
 
 
 def judge(answer: Answer, parts: Parts) -> Judged:
-    """Class a whole answer that was taken apart into ``parts``."""
+    """Class a whole answer that was taken apart into ``parts``; what shows nothing is no text."""
     reasoning, content = parts.reasoning, parts.content
     cut = answer.finish_reason == "length"
+    blank = not shows(content)
     if period := loop_period(answer.output_ids, CUT_REPEATS if cut else STOPPED_REPEATS):
         what = Verdict.LOOPING, f"its end repeats {period} tokens again and again"
-    elif reasoning is not None and not content.strip():
+    elif reasoning is not None and blank:
         after = "nothing follows the thought" if parts.closed else "the thought never ended"
         what = Verdict.THOUGHT_ONLY, f"{after} ({answer.completion_tokens} tokens)"
-    elif not content.strip():
-        what = Verdict.EMPTY, f"no text in {answer.completion_tokens} tokens"
+    elif blank:
+        text = "visible text" if content.strip() else "text"
+        what = Verdict.EMPTY, f"no {text} in {answer.completion_tokens} tokens"
     elif cut:
         what = Verdict.TRUNCATED, f"cut off at {answer.completion_tokens} tokens"
     else:

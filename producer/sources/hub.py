@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from common.errors import InputError, UsageError
+from producer.sources.numbers import doubtful_float
 from producer.sources.parquet import row_of
 from producer.sources.records import Fault, Place, Raw
 from producer.sources.url import HUB_SCHEME
@@ -14,12 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OPTIONS = ("split", "config", "revision")
+_TEXT = ("csv", "json")  # which the package reads a column at a time: one float, and all are
+_DOUBTFUL = (
+    "it holds a float beyond 2^53, and the package `datasets` makes such ones of integers: write"
+    " large integers as text, or download the files and name them"
+)
 
 
 def read_hub(address: str) -> Iterator[Raw | Fault]:
     """Yield the rows of ``hf://OWNER/NAME[/FILES][?split=S&config=C&revision=R]``, or a folder.
 
-    The split is ``train`` unless another is named. ``hf://datasets/...`` means the same.
+    The split is ``train`` unless another is named. ``hf://datasets/...`` means the same. A row
+    out of a text file is a fault where one of its numbers may have lost digits on the way.
 
     Raises:
         UsageError: ``datasets`` is not installed, an option is unknown, or no owner is named.
@@ -36,9 +43,13 @@ def read_hub(address: str) -> Iterator[Raw | Fault]:
         ) from error
     number = 0
     try:
-        for value in load_dataset(**arguments, streaming=True):
+        found = load_dataset(**arguments, streaming=True)
+        as_text = found.info.builder_name in _TEXT
+        for value in found:
             number += 1
-            yield row_of(Place(address, number), value)
+            place = Place(address, number)
+            doubtful = as_text and doubtful_float(value)
+            yield Fault(place, _DOUBTFUL) if doubtful else row_of(place, value)
     except Exception as error:  # the package raises whatever its layers raise
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

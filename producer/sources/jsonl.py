@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
 from common.codec import loads
 from producer.sources.lines import split_array, split_lines
+from producer.sources.numbers import refuse_large
 from producer.sources.records import Fault, Limits, Place, Raw, RowError, StreamError
 from producer.sources.streams import Readable, pieces
 
@@ -19,7 +21,7 @@ _BLANK = b" \t\r"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "�"
-_INT64 = range(-(2**63), 2**64)
+_INFINITE = "a number in it is larger than any float: write it as text, in quotes"
 
 
 def read_json(source: Readable, name: str, limits: Limits) -> Iterator[Raw | Fault]:
@@ -77,6 +79,7 @@ def _parse(place: Place, text: bytes) -> Raw:
         value, replaced = _parse_leniently(text, error)
     if not isinstance(value, dict):
         raise RowError(f"a row must be a JSON object, not {_kind(value)}")
+    refuse_large(text)
     return Raw(place, value, replaced)
 
 
@@ -89,8 +92,10 @@ def _parse_leniently(text: bytes, error: ValueError) -> tuple[Any, int]:
     if b"\\u" not in text:
         raise RowError(_reason(text, error)) from error
     try:
-        value = json.loads(text.decode(), parse_constant=_refuse_constant, parse_int=_bounded_int)
+        value = json.loads(text.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         return without_surrogates(value)
+    except RowError:
+        raise
     except (ValueError, RecursionError):
         raise RowError(_reason(text, error)) from error
 
@@ -117,9 +122,11 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _bounded_int(text: str) -> int | float:
-    number = int(text)
-    return number if number in _INT64 else float(number)
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise RowError(_INFINITE)
+    return number
 
 
 def _reason(text: bytes, error: ValueError) -> str:
@@ -129,6 +136,8 @@ def _reason(text: bytes, error: ValueError) -> str:
         return f"invalid UTF-8 at byte {bad.start + 1} of the row"
     if re.search(rb"[:\[,]\s*-?(NaN|Infinity)\b", text):
         return "NaN and Infinity are no JSON; use null"
+    if "infinity" in str(error):
+        return _INFINITE
     # The reader's words, without its line number: a row is one line.
     return f"invalid JSON ({re.sub(r': line .*', '', str(error))})"
 

@@ -97,6 +97,8 @@ def sampling_of(fields: dict[str, Any]) -> Sampling:
     except ValidationError as error:
         refuse(error)
     stop = (checked.stop,) if isinstance(checked.stop, str) else checked.stop
+    if stop and "" in stop:
+        raise RowError("stop: an empty string would end every answer at once; leave it out")
     values = {name: getattr(checked, name) for name in _Sampling.model_fields if name != "stop"}
     return Sampling(**values, stop=tuple(stop) if stop else None)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from common.codec import loads
 from producer.sources.messages import SAMPLING_NAMES
-from producer.sources.records import Fault, Limits, Place, Raw, StreamError
+from producer.sources.numbers import refuse_large
+from producer.sources.records import Fault, Limits, Place, Raw, RowError, StreamError
 from producer.sources.streams import Readable, pieces
 
 if TYPE_CHECKING:
@@ -71,16 +72,21 @@ def _row(place: Place, header: list[str], cells: list[str], limits: Limits) -> R
     if sum(map(len, cells)) > limits.row_bytes:
         return Fault(place, f"the row is larger than {limits.row_bytes:,} bytes")
     named = zip(header, cells, strict=True)
-    return Raw(place, {name: _value(name, cell) for name, cell in named if cell})
+    try:
+        return Raw(place, {name: _value(name, cell) for name, cell in named if cell})
+    except RowError as error:
+        return Fault(place, str(error))
 
 
 def _value(name: str, cell: str) -> Any:
     if name not in _STRUCTURED:
         return cell
     try:
-        return loads(cell)
+        value = loads(cell)
     except ValueError:
         return cell
+    refuse_large(cell.encode())
+    return value
 
 
 class _Unpacked(io.RawIOBase):

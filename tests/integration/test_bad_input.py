@@ -44,6 +44,14 @@ REFUSED = {
     ),
     "11 MB": Bad(second({"prompt": "x" * 11_000_000}), 2, "larger than 10,485,760 bytes"),
     "NaN": Bad(second(b'{"prompt":"x","score":NaN}'), 2, "NaN and Infinity are no JSON"),
+    "over 64 bits": Bad(
+        second(b'{"id":123456789012345678901,"prompt":"x"}'),
+        2,
+        "'id' is an integer of over 64 bits, of which readers of JSON lose digits: write it as",
+    ),
+    "an empty stop string": Bad(
+        second({"prompt": "x", "stop": [""]}), 2, "stop: an empty string would end every answer"
+    ),
     "invalid UTF-8": Bad(second(b'{"prompt":"\xff"}'), 2, "invalid UTF-8 at byte 12"),
     "deep nesting": Bad(
         second(b'{"prompt":"x","a":' + b"[" * 3000 + b"]" * 3000 + b"}"), 2, "invalid JSON"

@@ -82,6 +82,33 @@ def test_any_text_comes_through_as_it_was(texts, ascii_only):
             assert loads(dumps(made))["messages"] == [{"role": "user", "content": clean}]
 
 
+LARGE = st.recursive(
+    st.integers() | st.integers(-(2**66), 2**66) | st.text(st.sampled_from('0123456789"\\:,'))
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text('1"\\a'), inner, max_size=3)
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def fits(value):
+    if isinstance(value, dict | list):
+        return all(map(fits, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int) or -(2**63) <= value < 2**64
+
+
+@pytest.mark.row("F7")
+@settings(max_examples=300)
+@given(st.dictionaries(st.text(max_size=5), LARGE, min_size=1, max_size=4), st.booleans())
+def test_a_row_comes_through_to_the_last_digit_or_is_a_fault(row, ascii_only):
+    data = json.dumps(row, ensure_ascii=ascii_only).encode()
+    (one,) = read_json(io.BytesIO(data), "f", Limits())
+    assert isinstance(one, Raw) == fits(row)
+    if isinstance(one, Raw):
+        assert json.dumps(one.value) == json.dumps(row)
+
+
 SHAPES = st.sampled_from(["messages", "conversations", "turns", "prompt", "text", "body"])
 ANY_ROW = st.dictionaries(
     SHAPES | st.text(max_size=8) | st.sampled_from(["id", "seed", "stop"]), JSON

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from common.records import Sampling, Verdict
 from consumer.engine import engine_named
 from consumer.engine.api import Answer, GenerateRequest, Reply
-from consumer.generation.thinking import FAMILIES, Thinking, cut_ids, split_thought
+from consumer.generation.thinking import FAMILIES, Parts, Thinking, cut_ids, split_thought
 from consumer.generation.verdict import Fault, examine, judge, loop_period
+from consumer.generation.visible import shows
 
 SENT = GenerateRequest(rid="ab" * 16, input_ids=[1, 2], sampling=Sampling(max_tokens=4), seed=0)
 STATUSES = st.one_of(st.none(), st.just(200), st.integers(100, 599))
@@ -52,8 +53,31 @@ def test_any_answer_gets_a_class_and_only_whole_text_is_ok(answer, text, opened)
     judged = judge(answer, split_thought(text, Thinking(opened=opened)))
     assert judged.verdict in Verdict
     if judged.verdict is Verdict.OK:
-        assert judged.parts.content.strip()
+        assert shows(judged.parts.content)
         assert answer.finish_reason != "length"
+
+
+BLANKS = st.text(
+    st.characters(categories=["Cc", "Cf", "Zs", "Zl", "Zp"])
+    | st.sampled_from("\u115f\u1160\u3164\uffa0\u2800\ufffd\ufe0f\u034f"),
+    max_size=30,
+)
+SIGNS = st.characters(categories=["L", "N", "P", "S"]).filter(lambda sign: sign not in _FILLERS)
+_FILLERS = "\u115f\u1160\u3164\uffa0\u2800\ufffd\U00013441\U00013442\U0001d159"
+
+
+def _verdict(reasoning, content) -> Verdict:
+    return judge(Answer(None, [], content, "stop", 2, 3, 0, ""), Parts(reasoning, content)).verdict
+
+
+@pytest.mark.row("F10")
+@given(before=BLANKS, sign=SIGNS, after=BLANKS, thought=st.none() | st.text(max_size=5))
+def test_one_sign_that_can_be_seen_makes_an_answer_and_no_blank_does(
+    before, sign, after, thought
+) -> None:
+    nothing = Verdict.EMPTY if thought is None else Verdict.THOUGHT_ONLY
+    assert _verdict(thought, before + after) is nothing
+    assert _verdict(thought, before + sign + after) is Verdict.OK
 
 
 @given(
