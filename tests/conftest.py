@@ -46,8 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("explore", common)
     hypothesis.settings.register_profile("genq", common, derandomize=True)
     hypothesis.settings.load_profile("genq")
-    # No server here has a certificate: all that imports aiohttp would read the system's, each time.
-    os.environ["SSL_CERT_FILE"] = os.devnull
     # What an image may have switched off: each service of a test would compile all of ours anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Undo what a shell does to background jobs: Ctrl-C would be ignored by all children, too.

@@ -26,6 +26,7 @@ from consumer.engine.api import Answer
 from consumer.generation import request as requests
 from consumer.generation.conversation import Conversation
 from consumer.generation.verdict import Fault, examine, judge
+from consumer.generation.visible import shows
 from consumer.leases.progress import Progress
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Runner:
         as_said = Answer(None, said, None, "stop", len(ids), len(said), 0, "")
         parts = await ready.prompts.parts(as_said, thinking)
         verdict, why = Verdict.OK, ""
-        if not brought.content.strip():
+        if not shows(brought.content):
             verdict = Verdict.THOUGHT_ONLY if brought.reasoning else Verdict.EMPTY
             why = "the row's own answer has no text"
         turn = Turn(

@@ -163,8 +163,9 @@ async def test_kept_answers_are_tokenized_and_nothing_is_generated() -> None:
     assert (record.seed, record.sampling) == (0, Sampling())
 
 
-async def test_an_empty_answer_is_not_kept_unnoticed() -> None:
-    ended = await own("a", assistant(" "))
+@pytest.mark.parametrize("nothing", [" ", "\u200b", "\ufeff\n"])
+async def test_an_empty_answer_is_not_kept_unnoticed(nothing) -> None:
+    ended = await own("a", assistant(nothing))
     assert ended.failure.verdict is Verdict.EMPTY
     assert ended.failure.final  # the row says the same again
     flagged = await own("a", assistant(" "), policies={"empty": "keep"})
