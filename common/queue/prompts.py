@@ -262,8 +262,9 @@ class PromptQueue:
 
         At most 100 of each kind a call: repeat while ``more``. Callers take turns: who comes
         while another has been at it within two seconds does nothing. Leases do not expire within
-        one lease's length of a start of Redis or of the run's epoch. Where the server's clock was
-        set back by hours, leases and retries get a new, near end, and that is logged.
+        one lease's length of a start of Redis or of the run's epoch. After the server's clock was
+        set back, by a second or by days, a lease still ends no later than the longest one in force,
+        and a retry waits no longer than the longest wait; those that would are logged.
         """
         limits = self._limits
         server = await self._server_run_id()

@@ -1,10 +1,11 @@
 """The Lua scripts of lua/: loaded, called, and their refusals turned into errors of ours.
 
 Each state change is one script, one file. What they share stands once, in ``_run.lua`` (the
-run's keys, its epoch, the clock), ``_item.lua`` (how an item moves), ``_dead.lua`` (how failures
-are kept) and ``_canary.lua`` (how the first rows are watched), and is put before each: it is as if
-every script began with it. A script that was started runs to its end and is alone on the server;
-it checks what it was given before its first write.
+run's keys, its epoch, the clock), ``_clock.lua`` (what a clock that was set back must not delay),
+``_item.lua`` (how an item moves), ``_dead.lua`` (how failures are kept) and ``_canary.lua`` (how
+the first rows are watched), and is put before each: it is as if every script began with it. A
+script that was started runs to its end and is alone on the server; it checks what it was given
+before its first write.
 
 A script is called by its SHA, and by its text where the server does not know it (any more).
 Calls are not repeated here: whoever gives up waiting may call again, and gets the same answer.
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from common.ids import RunName
 
 ANY_EPOCH = "*"
-_SHARED = ("_run", "_item", "_dead", "_canary")
+_SHARED = ("_run", "_clock", "_item", "_dead", "_canary")
 
 Argument = str | bytes | int | float
 

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from common.errors import Exit
+from common.records import Failure, Verdict
 from tests.faults.rig import pipeline, quick_outages
 from tests.support import servers
 from tests.support.clocks import JumpingClock, has_libfaketime, wrong_clock
@@ -58,6 +59,27 @@ async def test_a_clock_of_redis_that_jumps_in_mid_run_costs_no_item(
                 proof = await rig.finished(sink)
     assert proof.committed == 120
     assert any(log["event"] == "the clock of Redis was set back" for log in logs)
+
+
+@row("C11")
+async def test_a_clock_of_redis_set_back_by_less_than_a_day_keeps_nothing_waiting(
+    jumping_redis, store_settings, tmp_path, monkeypatch
+) -> None:
+    """A dead consumer's lease and a retry are due as soon as if nothing had happened."""
+    quick_outages(monkeypatch)
+    server, clock = jumping_redis
+    async with pipeline(server.url, store_settings, tmp_path) as rig:
+        await rig.load(20)
+        clock.jump("+50m")
+        queue = await enqueue_run(rig.audit, rig.manifest)
+        _, tried = await queue.lease("dies", 2, request="n" * 16)
+        await queue.fail(
+            "dies", [Failure(tried.item, tried.token, Verdict.EMPTY, "why", charged=True)]
+        )
+        clock.jump("+0")
+        async with rig.world.serving(url=rig.engine.url):
+            proof = await rig.finished(rig.start_sink())
+    assert proof.committed == 20
 
 
 @row("F11")

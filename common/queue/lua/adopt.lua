@@ -25,6 +25,7 @@ call('ZREM', scheduled, id)
 call('ZREM', failed, id)
 call('HDEL', expired, n)
 call('ZADD', lease, now + tonumber(ARGV[5]), n)
+in_force('longest_lease', tonumber(ARGV[5]))
 call('HSET', holder, n, token .. ' ' .. worker)
 call('ZADD', wip, '+inf', id .. ':' .. token)
 return 'adopted'

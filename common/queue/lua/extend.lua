@@ -44,5 +44,8 @@ local function spent()
   local ms = renewed and now - renewed or 0
   if ms > 0 and ms <= 2 * span then call('HINCRBY', counts, 'gpu_ms', ms) end
 end
-if not over and #lost < (#ARGV - 4) / 2 then spent() end
+if #lost < (#ARGV - 4) / 2 then
+  in_force('longest_lease', span)
+  if not over then spent() end
+end
 return lost

@@ -23,6 +23,7 @@ local function charge(n, record, chance, final)
   -- one another: what failed together does not come back together.
   local most = math.min(cap, 1.5 * base * 2 ^ (max_attempts - left - 1))
   local wait = most * (0.5 + chance) / 1.5
+  in_force('longest_wait', wait * 1000)
   lean(n, 'scheduled')
   call('ZADD', scheduled, string.format('%.3f', now / 1000 + wait), id_of(n))
   note(n, worker, record)

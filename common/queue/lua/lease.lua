@@ -70,6 +70,7 @@ end
 settle()
 if #answer == 0 then return '' end
 call('ZADD', lease, unpack(due))
+in_force('longest_lease', span)
 call('HSET', holder, unpack(held))
 call('ZADD', wip, unpack(mirror))
 call('HSET', counts, 'last_lease', now)

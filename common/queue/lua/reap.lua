@@ -9,25 +9,11 @@
 --          leases and retries whose end was brought near: the clock was set back}
 -- Idempotent  by nature: what was taken back is no longer due
 local owner, span, limit = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[9])
-local FAR = 3600000 + 2 * span -- ms: no lease is as long; no wait for a retry is as long as a day
 local holds = call('GET', lock)
 -- A lock that lives longer than ours ever do is from before the clock was set back.
 if holds and holds ~= owner and call('PTTL', lock) <= 2000 then return { 0, 0, 0, 0, 0, 0 } end
 call('SET', lock, owner, 'PX', 2000)
 settle()
-
--- After the clock was set back, what was to end soon would end late: it ends soon again. Returns
--- how many leases and retries that were.
-local function rewind()
-  for _, key in ipairs({ started, meta }) do
-    if tonumber(call('HGET', key, 'since')) > now then call('HSET', key, 'since', now) end
-  end
-  local far = call('ZREVRANGEBYSCORE', lease, '+inf', '(' .. now + FAR, 'LIMIT', 0, limit)
-  for _, n in ipairs(far) do call('ZADD', lease, now + span, n) end
-  local set = call('ZREVRANGEBYSCORE', scheduled, '+inf', clock[1] + DAY, 'LIMIT', 0, limit)
-  for _, id in ipairs(set) do call('ZADD', scheduled, now / 1000, id) end
-  return #far + #set
-end
 
 local due = call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, limit)
 for _, id in ipairs(due) do
@@ -44,9 +30,9 @@ end
 if call('HGET', started, 'run_id') ~= ARGV[4] then
   call('HSET', started, 'run_id', ARGV[4], 'since', now)
 end
-local rewound = rewind()
-local since = math.max(call('HGET', started, 'since'), call('HGET', meta, 'since'))
-if now < since + span then return { 0, #due, 0, #due == limit and 1 or 0, 0, rewound } end
+local rewound, again, from = rewind(span, limit)
+again = again or #due == limit
+if now < from then return { 0, #due, 0, again and 1 or 0, 0, rewound } end
 
 local late = call('ZRANGEBYSCORE', lease, '-inf', now, 'LIMIT', 0, limit)
 local buried = 0
@@ -74,5 +60,4 @@ for i = 1, #some, 2 do
   local at = tonumber(string.match(some[i + 1], '^%S+ (%S+)'))
   if now - at > 600000 then call('HDEL', answers, some[i]) end
 end
-local more = (#due == limit or #late == limit) and 1 or 0
-return { #late, #due, buried, more, 1, rewound }
+return { #late, #due, buried, (again or #late == limit) and 1 or 0, 1, rewound }

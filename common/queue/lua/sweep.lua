@@ -30,7 +30,7 @@ end
 -- 1. Ids that have been in RQ's intermediate list for a minute: their worker died taking them.
 local taking, since = call('LRANGE', inter, 0, limit - 1), {}
 for _, id in ipairs(taking) do
-  since[id] = call('HGET', seen, id) or now
+  since[id] = math.min(call('HGET', seen, id) or now, now) -- later: the clock was set back
   if now - since[id] > 60000 then
     since[id] = nil
     call('LREM', inter, 0, id)
@@ -44,7 +44,7 @@ if call('HLEN', dead) > call('ZCARD', failed) then
   for _, n in ipairs(call('HRANDFIELD', dead, limit)) do
     local id = id_of(n)
     if call('HGET', jobs .. n, 'status') == 'failed' and not call('ZSCORE', failed, id) then
-      local first = call('HGET', seen, id) or now
+      local first = math.min(call('HGET', seen, id) or now, now)
       if now - first < 10000 then since[id] = first
       else call('ZADD', failed, clock[1] + tonumber(ARGV[5]) - DAY, id) end
     end
