@@ -23,7 +23,8 @@ from common.ids import Item, RunName, row_of
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
-from common.parts.chain import read_format, walk
+from common.parts.chain import read_format, refuse_foreign, walk
+from common.parts.owner import Owner
 from common.prove import read_manifest
 from common.ranges import Ranges
 from common.records import Verdict
@@ -206,13 +207,22 @@ def parent_items(child: RunManifest, size: int) -> Bits:
         bitmap = codec.decompress(packed, limit_bytes=size // 8 + 1)
         items = Bits(size, bitmap)
     except ValueError as error:
-        raise VerifyError(f"{RunPaths(child.run).run_json} is damaged.", why=str(error)) from error
+        raise _misfit(child, str(error)) from error
     if len(items) != child.items:
-        raise VerifyError(
-            f"{RunPaths(child.run).run_json} is damaged.",
-            why=f"It names {len(items)} items of {child.parent} and has {child.items} itself.",
-        )
+        why = f"It names {len(items)} items of {child.parent} and has {child.items} itself."
+        raise _misfit(child, why)
     return items
+
+
+def _misfit(child: RunManifest, why: str) -> VerifyError:
+    paths = RunPaths(child.run)
+    return VerifyError(
+        f"{paths.run_json} is damaged.",
+        why=why,
+        fix="Put it back from a copy: an earlier version in the bucket, or a backup.\nWithout one,"
+        f" delete {RunPaths(RunName(child.parent)).child(child.run)}: then {child.parent} is read"
+        f" without what {child.run} redid.",
+    )
 
 
 def _descendants(
@@ -230,9 +240,11 @@ def _descendants(
 
 
 def _walk(store: ObjectStore, manifest: RunManifest) -> Iterator[FoundPart]:
-    paths = RunPaths(manifest.run)
+    paths, owner = RunPaths(manifest.run), Owner.of(manifest)
     suffix = read_format(store, paths)
-    return walk(store, paths, suffix) if suffix is not None else iter(())
+    for found in walk(store, paths, suffix) if suffix is not None else ():
+        refuse_foreign(store, paths, found.index, owner)
+        yield found
 
 
 def _looked_up(store: ObjectStore, found: FoundPart, verdict: str) -> Iterator[Item]:

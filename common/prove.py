@@ -17,8 +17,18 @@ from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts import codec_for
 from common.parts.bits import Bits
-from common.parts.chain import check_end, part_number, read_format, walk
+from common.parts.chain import (
+    FOREIGN,
+    check_end,
+    format_key,
+    part_number,
+    read_contents,
+    read_format,
+    refuse_foreign,
+    walk,
+)
 from common.parts.index import PartIndex, describe_part, read_index
+from common.parts.owner import Owner, refuse_other_name
 from common.ranges import lines_of
 from common.records import RUN_VERSION, RunManifest
 
@@ -40,6 +50,7 @@ class Harm(StrEnum):
     INPUT = "input"  # run.json, or a prompt shard
     PART = "part"  # one is damaged, or missing with others behind it
     STRAY = "stray"  # something else lies among the parts
+    FORMAT = "format"  # format.json is another run's
     ITEMS = "items"  # some are in no part, and no dead letters
     INDEX = "index"  # the completions are whole, what tells of a part is not
     END = "end"  # one of the last objects
@@ -73,17 +84,25 @@ def read_manifest(store: ObjectStore, run: RunName) -> RunManifest:
     Raises:
         StoreError: the store could not be asked; ObjectMissingError if there is none;
             NewerObjectError if it is of a newer version than this program knows.
-        VerifyError: it is damaged.
+        VerifyError: it is damaged, or another run's.
     """
     key = RunPaths(run).run_json
     try:
         raw = codec.loads(store.get(key))
         refuse_newer(raw, key, RUN_VERSION)
-        return build(RunManifest, raw)
+        manifest = build(RunManifest, raw)
     except NewerVersionError as error:
         raise newer(f"{store.url}/{key}", error) from error
     except ValueError as error:
-        raise VerifyError(f"{store.url}/{key} is damaged.", why=str(error)) from error
+        raise VerifyError(
+            f"{store.url}/{key} is damaged.",
+            why=str(error),
+            fix="Put it back from a copy: an earlier version in the bucket, or a backup.\n"
+            "Without one, delete it, and load the same rows with the same flags (but not a child"
+            f" run):\ngen-producer load DATASET --run {run}",
+        ) from error
+    refuse_other_name(manifest, run, store.url)
+    return manifest
 
 
 def committed_items(
@@ -98,15 +117,16 @@ def committed_items(
 
     Raises:
         StoreError: the store could not be asked.
-        VerifyError: a part is damaged, or one was deleted.
+        VerifyError: a part is damaged or another run's, or one was deleted.
     """
-    paths = RunPaths(manifest.run)
+    paths, owner = RunPaths(manifest.run), Owner.of(manifest)
     bits = Bits(manifest.items)
     suffix = read_format(store, paths)
     if suffix is None:
         return bits.to_bytes()
     end = 0
     for found in walk(store, paths, suffix):
+        refuse_foreign(store, paths, found.index, owner)
         bits.add_all(item for item in found.index.items if item < manifest.items)
         end += 1
         if each is not None:
@@ -123,7 +143,7 @@ def prove(store: ObjectStore, run: RunName, *, deep: bool = True) -> Proof:
     Raises:
         StoreError: the store could not be asked, or the run has no run.json, or a newer genq wrote
             something of it.
-        VerifyError: run.json or format.json is damaged.
+        VerifyError: run.json or format.json is damaged, or run.json is another run's.
     """
     prover = _Prover(store, read_manifest(store, run), deep=deep)
     prover.check_input()
@@ -141,6 +161,7 @@ class _Prover:
         self._manifest = manifest
         self._deep = deep
         self._paths = RunPaths(manifest.run)
+        self._owner = Owner.of(manifest)
         self._committed = Bits(manifest.items)
         self._accounted = Bits(manifest.items)
         self._verdicts: Counter[str] = Counter()
@@ -208,6 +229,8 @@ class _Prover:
     def check_parts(self) -> None:
         """Check each part: in the chain, whole, as its index and the manifest describe it."""
         suffix = read_format(self._store, self._paths)
+        if read_contents(self._store, self._paths).owner not in {None, self._owner}:
+            self._say(Harm.FORMAT, format_key(self._paths), "is another run's")
         for stat in self._store.list(self._paths.data_prefix):
             named = part_number(self._paths, stat.key)
             if named is None or named[1] != suffix:
@@ -230,9 +253,12 @@ class _Prover:
             found = self._open(stat, number, suffix)
             if found is None:
                 return None
-            if index is not None and index != found:
+            if index is not None and index != found and not self._owner.disowns(found.token):
                 self._say(self._liar(index, found), key, f"does not describe {stat.key}")
             index = found
+        if self._owner.disowns(index.token):
+            self._say(Harm.PART, stat.key, f"is {FOREIGN}")
+            return None
         listed = self._listed.get(number)
         if listed is not None and listed.get("sha256") != index.sha256:
             self._say(Harm.PART, stat.key, f"is not the part that {self._paths.manifest} lists")

@@ -11,7 +11,7 @@ from common.errors import DeadLettersError, Exit, GenqError, VerifyError
 from common.family import children_of, parent_items
 from common.ids import RunName, run_name
 from common.no_such_run import not_in_store
-from common.objectstore import ObjectMissingError
+from common.objectstore import ObjectMissingError, RunPaths
 from common.parts.bits import Bits
 from common.parts.chain import put_back
 from common.prove import Harm, Proof, prove, read_manifest
@@ -67,6 +67,13 @@ def run_verify(
 def _remedy(run: RunName, proof: Proof, url: str) -> str:
     """Return what mends the worst that was found; what else there is shows when that is done."""
     harm, load = proof.harm, f"gen-producer load --run {run}"
+    if key := harm.get(Harm.FORMAT):
+        return (
+            f"If {url}/{RunPaths(run).run_json} is the wrong one, put it back from a copy: an"
+            " earlier version in the bucket, or a backup.\n"
+            f"Else delete {url}/{key}: a sink writes it again, as the parts tell.\n"
+            f"Then: gen-producer verify {run}"
+        )
     if key := harm.get(Harm.PART):
         return f"{url}/{key}:\n{put_back(run)}"
     if key := harm.get(Harm.INPUT):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import StoreAwayError, StoreError
+from common.errors import StoreAwayError, StoreError, VerifyError
 from common.model import model_name
 from common.no_such_run import not_in_redis
 from common.objectstore import RunPaths
+from common.parts.owner import refuse_other_name
 from common.queue.prompts import PromptQueue
 from common.queue.run_list import OVER, RunList
 from common.queue.standing import stop_of
@@ -276,6 +277,10 @@ class Catalogue:
         if key not in self._manifests:
             path = RunPaths(info.run).run_json
             manifest = read_manifest(await asyncio.to_thread(self._store.get, path), path)
+            try:
+                refuse_other_name(manifest, info.run, self._store.url)
+            except VerifyError as error:
+                raise StoreError(error.what, why=error.why, fix=error.fix) from error
             if manifest.fingerprint != info.fingerprint:
                 raise StoreError(
                     f"{path} is another run than the one in Redis.",

@@ -14,7 +14,9 @@ import structlog
 from common.errors import VerifyError
 from common.objectstore import ObjectMissingError, RunPaths
 from common.parts.chain import fix_format
+from common.parts.owner import Owner
 from common.prove import read_manifest
+from common.queue.same_run import settings_digest
 from consumer.sink.commit import PartWriter
 from consumer.sink.recover import Ledger
 
@@ -41,7 +43,7 @@ def own_manifest(store: ObjectStore, info: RunInfo) -> RunManifest:
     Raises:
         StoreError: the store gave no answer; call it again. Or it is of a newer genq, which
             :meth:`consumer.sink.tools.Calls.store` tells as a VerifyError.
-        VerifyError: it is not there, damaged, or another run's of the same name.
+        VerifyError: it is not there, damaged, or another run's, of the same name or another.
     """
     run, key = info.run, RunPaths(info.run).run_json
     try:
@@ -59,6 +61,12 @@ def own_manifest(store: ObjectStore, info: RunInfo) -> RunManifest:
             why=f"Fingerprints {info.fingerprint[:12]} and {manifest.fingerprint[:12]}.",
             fix="Give the sink the GENQ_STORE that the run was loaded with.",
         )
+    if info.settings and info.settings != settings_digest(manifest):
+        raise VerifyError(
+            f"Run {run} in Redis has other settings than {store.url}/{key}.",
+            why="Somebody has put another run.json there since it was loaded.",
+            fix=f"Put run.json back from a copy; or end the run: gen-producer cancel {run}",
+        )
     return manifest
 
 
@@ -71,12 +79,13 @@ def open_run(tools: Tools, info: RunInfo) -> Opened:
     """
     store, paths = tools.store, RunPaths(info.run)
     manifest = own_manifest(store, info)
-    suffix = fix_format(store, paths, tools.suffix)
+    owner = Owner.of(manifest)
+    suffix = fix_format(store, paths, tools.suffix, owner)
     if suffix != tools.suffix:
         log.warning("sink.format_kept", run=info.run, format=suffix)
     ledger = Ledger(store, paths, manifest, suffix)
     ledger.load(tools.folder)
-    writer = PartWriter(store, paths, ledger)
+    writer = PartWriter(store, paths, ledger, new_token=owner.new_token)
     for found in ledger.catch_up():
         if not found.indexed:
             writer.owe(found.index)

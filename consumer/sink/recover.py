@@ -19,7 +19,8 @@ from common.errors import VerifyError
 from common.failpoint import declare, hit
 from common.parts import WRITER
 from common.parts.bits import Bits
-from common.parts.chain import check_end, walk
+from common.parts.chain import check_end, refuse_foreign, walk
+from common.parts.owner import Owner
 from common.private import private_folder, write_private
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Ledger:
         self._store = store
         self._paths = paths
         self._subject = _Subject(store.url, paths.run, manifest.fingerprint, manifest.items, suffix)
+        self._owner = Owner.of(manifest)
         self._bits = Bits(manifest.items)
         self._token = ""
 
@@ -84,10 +86,12 @@ class Ledger:
         """Enter the next part of the chain.
 
         Raises:
-            VerifyError: it is not the next one, or holds an item that the run does not have.
+            VerifyError: it is not the next one, or another run's, or holds an item that the run
+                does not have.
         """
         if index.part != self.next:
             raise VerifyError(f"Part {index.part} of {self._paths.run} is not part {self.next}.")
+        refuse_foreign(self._store, self._paths, index, self._owner)
         try:
             self._bits.add_all(index.items)
         except IndexError as error:
@@ -104,7 +108,7 @@ class Ledger:
 
         Raises:
             StoreError: the store could not be asked.
-            VerifyError: a part is damaged or was deleted.
+            VerifyError: a part is damaged, another run's, or was deleted.
         """
         news = []
         for found in walk(self._store, self._paths, self.suffix, start=self.next):

@@ -28,6 +28,7 @@ from common.s3 import open_store
 from producer.load.conflict import conflict, rows_difference
 from producer.load.enqueue import Enqueued, Enqueuer, incomplete
 from producer.load.finished import loss_of
+from producer.load.leftovers import refuse_leftovers
 from producer.load.lengths import check_note, length_check
 from producer.load.policies import refuse_idle
 from producer.load.rows import ReadOptions
@@ -117,13 +118,13 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
         done = asyncio.run(this.put_back(manifest, known, lost, anew=finished))
         return _loaded("repaired" if done.new else "already", manifest, found, done)
     fresh = known is None or this.incomplete
-    reads = standing is not None and (fresh or any(this.committed))
+    reads = fresh or any(this.committed)  # also where run.json alone was gone
     stored = committed_items(store, manifest) if reads else b""
     done = asyncio.run(this.enqueue(manifest, stored))
     if known is not None and reads and (lost := this.lost(stored)):
         again = asyncio.run(this.put_back(manifest, known, lost, anew=False))
         done = replace(done, new=done.new + again.new)
-    if known is None and standing is not None:
+    if known is None and (standing is not None or any(stored)):
         outcome = "restored"
     elif standing is None:
         outcome = "loaded"
@@ -159,8 +160,7 @@ def _dry_run(this: _Load, standing: RunManifest | None) -> Loaded:
         wanted = this.wanted(standing)
         found = this.read(folder, wanted)
         manifest = make_manifest(this.run, wanted, found, this.source)
-        if standing is not None:
-            this.compare(standing, manifest, found)
+        this.compare(standing, manifest, found)
         return _loaded("dry-run", manifest, found)
 
 
@@ -259,8 +259,12 @@ class _Load:
         self._dead = loss.dead
         return True
 
-    def compare(self, standing: RunManifest, new: RunManifest, found: Spool) -> None:
-        """Refuse rows that differ from the run's."""
+    def compare(self, standing: RunManifest | None, new: RunManifest, found: Spool) -> None:
+        """Refuse rows that differ from the run's; without its run.json, from what else is there."""
+        if standing is None:
+            if self._store is not None:
+                refuse_leftovers(self._store, new)
+            return
         if standing.fingerprint != new.fingerprint:
             assert self._store is not None
             differences = rows_difference(self._store, standing, found)
@@ -289,8 +293,7 @@ class _Load:
         with spool_folder() as folder:
             found = self.read(folder, wanted)
             manifest = make_manifest(self.run, wanted, found, self.source)
-            if standing is not None:
-                self.compare(standing, manifest, found)
+            self.compare(standing, manifest, found)
             if known is not None:
                 refuse_other(known, manifest, self._store.url)
             with self._console.progress("Storing", len(found.shards)) as progress:

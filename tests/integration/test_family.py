@@ -157,8 +157,12 @@ def test_items_of_a_class_are_found_in_mixed_and_in_pure_parts(relatives):
 def test_a_damaged_list_of_items_is_told(relatives, items):
     relatives.run(RUN, 2)
     relatives.child("odd", RUN, [0], parent_items=items)
-    with pytest.raises(VerifyError, match=r"odd/run.json is damaged"):
+    with pytest.raises(VerifyError, match=r"odd/run.json is damaged") as refused:
         Family.of(relatives.store, RUN)
+    note = RunPaths(RUN).child(run_name("odd"))
+    assert f"delete {note}" in refused.value.fix
+    relatives.store.delete(note)
+    assert Family.of(relatives.store, RUN).children == []
 
 
 def test_a_hundred_thousand_items_take_little_room():

@@ -131,7 +131,8 @@ OBJECTS: dict[str, str] = {
     "success": "that every item is committed or dead-lettered; written last",
 }
 FORMAT_OBJECT = (
-    "the format of all parts, `parquet` or `jsonl.zst`; one conditional PUT by the first sink"
+    "the format of all parts, `parquet` or `jsonl.zst`, and whose they are: run, fingerprint of the"
+    " rows and a digest of the settings; one conditional PUT by the first sink"
 )
 
 RUN: dict[str, str] = {
@@ -173,7 +174,8 @@ RUN_SETTINGS: dict[str, str] = {
 INDEX: dict[str, str] = {
     "part": "The part's number.",
     "suffix": "`parquet` or `jsonl.zst`.",
-    "token": "Of the writer; the index counts only if the part's metadata has the same.",
+    "token": "Of the writer, after a digest of run, rows and settings; the index counts only if the"
+    " part's metadata has the same.",
     "rows": "Completions in it.",
     "bytes": "Its size.",
     "sha256": "Of its bytes.",
