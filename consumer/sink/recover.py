@@ -15,7 +15,7 @@ import structlog
 
 from common import codec
 from common.build import build
-from common.errors import VerifyError
+from common.errors import UsageError, VerifyError
 from common.failpoint import declare, hit
 from common.parts import WRITER
 from common.parts.bits import Bits
@@ -145,7 +145,7 @@ class Ledger:
         )
 
     def save(self, folder: Path) -> None:
-        """Keep a copy. It is only a cache: a full disk is logged, not raised."""
+        """Keep a copy. It is only a cache: what keeps it from that is logged, not raised."""
         bitmap = self._bits.to_bytes()
         header = _Header(
             subject=self._subject,
@@ -156,7 +156,7 @@ class Ledger:
         try:
             target = self._file(private_folder(folder))
             write_private(target, codec.dumps(header) + b"\n" + bitmap)
-        except OSError as error:
+        except (OSError, UsageError) as error:
             log.warning("sink.ledger_not_saved", folder=str(folder), error=str(error))
         hit("sink.ledger.saved")
 
