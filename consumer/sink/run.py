@@ -29,6 +29,7 @@ from consumer.sink.intake import Intake
 from consumer.sink.opening import open_run, own_manifest
 from consumer.sink.outage import StoppingError, pause
 from consumer.sink.rest import Rest
+from consumer.sink.told import Told, end_of
 from consumer.sink.tools import Calls
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class RunSink:
         self._open: Opened | None = None
         self._closed = info.state == "closed"
         self._ended = ""  # the closing whose end was seen or written
+        self._compared = ""  # the closing of which storage was asked how many items it holds,
+        self._stored = 0  # and what it said
         self._rest = Rest(tools.stop, tools.clock)  # until it is looked at again
         self._marked = True  # _SUCCESS may be there
         self._behind = False  # Redis knows less committed items than the ledger
@@ -301,14 +304,34 @@ class RunSink:
             return
         self._marked = True
         if counts.state != "closed":
-            self._closed = self.over = False
-        elif counts.queued + counts.waiting + counts.leased:
+            self._begin_again()
+        elif counts.queued + counts.waiting + counts.leased or await self._went_back(counts):
             await self._opened()  # the store may hold another run of this name
             await self._ending.take_back()
-            self._closed = self.over = False
+            self._begin_again()
         else:
             self.over = await self._finish(counts.closing)
             self.dead = counts.dead
+
+    def _begin_again(self) -> None:
+        """The run is open again. Its next closing may have the number of one that Redis forgot."""
+        self._closed = self.over = False
+        self._ended = self._compared = ""
+
+    async def _went_back(self, counts: RunCounts) -> bool:
+        """Return whether storage holds more of a closed run than Redis knows: it went back.
+
+        Storage is asked once a closing: its ledger only where no end tells of this closing.
+        """
+        if self._compared != counts.closing:
+            end = await self._calls.store(lambda: end_of(self._tools.store, self.run)) or Told()
+            self._stored = end.committed
+            if end.closing != counts.closing and end.committed <= counts.committed:
+                opened = await self._opened()
+                await self._calls.store(opened.ledger.catch_up)
+                self._stored = len(opened.ledger)
+            self._compared = counts.closing
+        return self._stored > counts.committed
 
     async def _finish(self, closing: str) -> bool:
         """Return whether the end of this closing stands, as seen a moment ago or written now."""

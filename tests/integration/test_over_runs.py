@@ -104,6 +104,17 @@ async def test_an_idle_sink_asks_next_to_nothing_about_runs_that_are_over(settin
         assert store.calls["stat"] == heads
 
 
+async def test_a_new_sink_asks_storage_five_times_about_a_run_whose_end_stands(settings):
+    """What the end tells is compared with what Redis knows, and the parts are not looked at."""
+    job = await load_job(settings, "one", rows=3)
+    await job.answer_all()
+    async with local_lab(settings, job) as lab:
+        await lab.finish(stop=asyncio.Event())
+        store = Counted(job.store)
+        await resting(lab, 1, store=store)
+        assert store.calls == {"get": 1, "stat": 4}
+
+
 async def test_an_idle_consumer_reads_runs_that_are_over_now_and_then(world, engine, sync):
     many = 5 * MANY
     for n in range(many):
