@@ -28,6 +28,7 @@ from consumer.generation.runner import Ready, Runner
 from consumer.leases.catalogue import Catalogue
 from consumer.leases.fetcher import Fetcher
 from consumer.leases.keeper import Keeper
+from consumer.leases.lost import Served
 from consumer.leases.outbox import Outbox
 from consumer.leases.shards import Shards
 from consumer.reporter import Commands
@@ -119,6 +120,7 @@ class Consumer:
             model=parts.spec.model,
             objection=self.agreement.objection,
         )
+        self._served = Served()
         self.keeper = Keeper(worker, plan.renew_seconds)
         self.outbox = Outbox(
             worker, self.keeper, self.catalogue.present_queue, self._signals.completed
@@ -298,6 +300,7 @@ class Consumer:
                 self.pump.nudge()
             if finished:
                 self._refuse_to_be_done()
+                await asyncio.to_thread(self._served.refuse_lost, self._parts.store)
                 log.info("nothing is left to lease")
                 self._stopping.ask(Exit.DONE)
 
@@ -329,10 +332,11 @@ class Consumer:
 
         An engine that came up while they were only looked at could seem to have none.
         """
-        if self._facts is None:
-            await self.catalogue.look()
+        facts, catalogue = self._facts, self.catalogue
+        await (catalogue.refresh(facts) if facts else catalogue.look())
+        self._served.saw(catalogue.infos, catalogue.names(facts))
+        if facts is None:
             return False
-        await self.catalogue.refresh(self._facts)
         stall_seconds = self.catalogue.stall_seconds
         if stall_seconds is not None:
             self._parts.supervisor.stall_seconds = stall_seconds

@@ -55,6 +55,10 @@ def serve(
     Ends with 0 after --burst, or with 8 if items are dead-lettered; 4 and 5 name trouble with
     Redis and with the store at the start. Later outages are waited for, and so is, with --burst, a
     run that is held or paused; the log names the way out.
+
+    After --burst 4 also says that Redis lost a run before its end, which is told once the others
+    are finished, or that it holds none while runs of the store are unfinished. With --run that one
+    is waited for.
     """
     import asyncio  # noqa: PLC0415 - keeps --help fast
 

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from common.errors import (
-    ConflictError,
-    DeadLettersError,
-    EpochError,
-    QueueError,
-    RunClosedError,
-)
+from common.errors import ConflictError, EpochError, QueueError, RunClosedError
 from common.no_such_run import not_in_redis
 from common.queue.prompts import PromptQueue
 from common.queue.run_list import OVER, REST_SECONDS, RunList
 from common.queue.same_run import refuse_other_store
+from consumer.sink.burst import Burst
 from consumer.sink.outage import Outage, StoppingError, pause
 from consumer.sink.run import RunSink
 
 if TYPE_CHECKING:
+    from common.errors import GenqError
     from common.ids import RunName
     from common.records import RunInfo
     from consumer.sink.tools import Tools
@@ -39,7 +35,8 @@ class SinkService:
     def __init__(self, tools: Tools, *, only: RunName | None, burst: bool) -> None:
         self._tools = tools
         self._only = only
-        self._burst = burst
+        self._burst = Burst(tools) if burst else None
+        self._verdict: GenqError | None = None  # what a burst ends with
         self._sinks: dict[RunName, RunSink] = {}
         self._tasks: dict[RunName, asyncio.Task[None]] = {}
         # A burst that is about to end must not take an opened run for one that is over.
@@ -62,6 +59,10 @@ class SinkService:
             VerifyError: burst mode, and a run cannot be finished: storage does not hold it, or its
                 parts cannot be trusted.
             ConflictError: burst mode, and all runs are kept in another store.
+            EpochError: burst mode, and Redis lost a run that was served and is not finished. One
+                that is named is waited for instead, and so are all others, before this is said.
+            QueueError: burst mode, and Redis is empty while the store holds unfinished runs.
+            StoreError: burst mode, Redis is empty, and the store does not say what it holds.
             DeadLettersError: burst mode, and items are dead-lettered.
         """
         reaper = asyncio.create_task(self._reap_for_ever())
@@ -73,13 +74,15 @@ class SinkService:
             reaper.cancel()
             for task in self._tasks.values():
                 task.cancel()
-        if self._burst and self._all_over():
-            self._judge()
+        if self._verdict is not None:
+            raise self._verdict
 
     async def _find_until_stopped(self) -> None:
         while not self._tools.stop.is_set():
             await self._find()
             if self._burst and self._all_over():
+                here = list(self._sinks.values())
+                self._verdict = await self._burst.verdict(here, list(self._elsewhere.values()))
                 self._tools.stop.set()
             await pause(self._tools.stop, BURST_SECONDS if self._burst else FIND_SECONDS)
 
@@ -90,6 +93,8 @@ class SinkService:
         if not asked:
             self._say_missing([info.run for info in infos])
         self._found = [info for info in asked if self._is_here(info)]
+        if self._burst:
+            self._burst.saw(self._found)
         for run, task in list(self._tasks.items()):
             if task.done():
                 task.result()  # a bug of ours ends the process
@@ -134,27 +139,14 @@ class SinkService:
         self._said_missing = True
 
     def _all_over(self) -> bool:
+        if not self._tasks.keys() <= {info.run for info in self._found}:
+            return False  # Redis lost it; its sink may be storing what it has in hand
         if not self._found:
             return self._only is None or bool(self._elsewhere)
         return all(
             (sink := self._sinks.get(info.run)) is not None and (sink.over or sink.broken)
             for info in self._found
         )
-
-    def _judge(self) -> None:
-        if not self._found and self._elsewhere:
-            raise next(iter(self._elsewhere.values()))
-        for sink in self._sinks.values():
-            if sink.broken:
-                raise sink.broken
-        dead = {sink.run: sink.dead for sink in self._sinks.values() if sink.dead}
-        if dead:
-            counts = ", ".join(f"{run}: {count}" for run, count in dead.items())
-            raise DeadLettersError(
-                f"Finished, with dead-lettered items ({counts}).",
-                why="failed.jsonl beside the data names each with its reason.",
-                fix=f"gen-producer failed {next(iter(dead))}",
-            )
 
     async def _reap_for_ever(self) -> None:
         """Take expired leases back and put due retries on the queue, as consumers do, too.

@@ -7,14 +7,16 @@ import subprocess
 import sys
 
 import pytest
+import structlog
 from rq.command import send_shutdown_command, send_stop_job_command
 
-from common.errors import EngineError, Exit
+from common.errors import EngineError, EpochError, Exit
 from common.keys import RQ_SUSPENDED
 from common.records import Sampling
 from consumer import daemon, start
 from consumer.engine.supervisor import StartBudget, Supervisor
 from consumer.leases.catalogue import Catalogue
+from consumer.leases.lost import Served
 from tests.support.consumers import enqueue_run
 from tests.support.fake_engine import FakeSglang, fake_state, set_faults
 from tests.support.servers import eventually
@@ -52,6 +54,55 @@ async def test_a_burst_whose_engine_comes_up_in_the_middle_of_a_look_does_not_en
     monkeypatch.setattr(Supervisor, "wait_ready", wait_and_tell)
     await world.load(3)
     assert await world.burst(url=engine.url) == Exit.DONE
+    assert (await world.counts()).generated == 3
+
+
+@pytest.mark.row("C4")
+async def test_a_burst_whose_run_redis_lost_as_the_engine_came_up_names_it(
+    world, engine, monkeypatch
+) -> None:
+    """Nothing is left to lease then, either; and nothing of the run is done."""
+    lost, seen, wait_ready, saw = (
+        asyncio.Event(),
+        asyncio.Event(),
+        Supervisor.wait_ready,
+        Served.saw,
+    )
+
+    async def wait_and_tell(self):
+        facts = await wait_ready(self)
+        await lost.wait()
+        return facts
+
+    def saw_and_tell(self, infos, wanted):
+        saw(self, infos, wanted)
+        seen.set()
+
+    monkeypatch.setattr(daemon, "REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(Supervisor, "wait_ready", wait_and_tell)
+    monkeypatch.setattr(Served, "saw", saw_and_tell)
+    await world.load(3)
+    async with world.serving(url=engine.url, burst=True) as burst:
+        await asyncio.wait_for(seen.wait(), 30)
+        await world.client.flushall()
+        lost.set()
+        with pytest.raises(EpochError, match="Redis lost one") as told:
+            await asyncio.wait_for(burst.task, 60)
+    assert told.value.exit_code == Exit.QUEUE
+    assert "gen-producer load --run one" in told.value.fix
+
+
+@pytest.mark.row("C4")
+async def test_a_burst_with_results_of_a_lost_run_waits_for_its_load(world, slow_engine) -> None:
+    await world.load(3)
+    async with world.serving(url=slow_engine.url, burst=True) as burst:
+        await world.running(slow_engine, 3)
+        with structlog.testing.capture_logs() as logs:
+            await world.client.flushall()
+            await eventually(lambda: [one for one in logs if "are kept until" in one["event"]], 60)
+            assert not burst.task.done()
+            await world.load(3)
+            assert await asyncio.wait_for(burst.task, 60) == Exit.DONE
     assert (await world.counts()).generated == 3
 
 
