@@ -79,7 +79,9 @@ class RunCounts:
     completion_tokens: int = 0
     wasted_tokens: int = 0  # generated and thrown away: failures, duplicates
     failures: dict[str, int] = field(default_factory=dict)  # failed tries by class
-    verdicts: dict[str, int] = field(default_factory=dict)  # taken results by verdict
+    verdicts: dict[str, int] = field(default_factory=dict)  # results taken since it was loaded
+    # Results that are there, by verdict. None: a repair brought or took some that Redis never saw.
+    kept: dict[str, int] | None = field(default_factory=dict)
     hold_reason: str = ""
     canary: Canary = field(default_factory=Canary)
     priority: int = 0

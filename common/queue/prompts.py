@@ -27,7 +27,7 @@ from common.queue.scripts import ANY_EPOCH, Scripts, explain
 from common.records import Failure, Finished, Leased, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import redis.asyncio
 
@@ -256,6 +256,15 @@ class PromptQueue:
         """
         scripts = Scripts(self._redis, self._scripts.run, ANY_EPOCH)
         return Epoch((await scripts.call("renew", self._scripts.epoch, epoch)).decode())
+
+    async def recount(self, stored: Mapping[str, int]) -> bool:
+        """Say how many completions of each verdict object storage holds, after a repair.
+
+        Redis counts what it sees; what it forgot, or storage lost, it cannot. Returns whether it is
+        known now by verdict what there is: not so if a sink has stored more meanwhile.
+        """
+        pairs = (part for pair in stored.items() for part in pair)
+        return bool(await self._scripts.call("recount", *pairs))
 
     async def reap(self) -> Reaped:
         """Take expired leases back, put due retries on the queue, sweep up after stock workers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from common.audit import RunCounts
@@ -71,6 +72,11 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         found = {name: int(n) for name, n in counters.items() if name.startswith(prefix)}
         return {name.removeprefix(prefix): n for name, n in found.items() if n}
 
+    verdicts = named("verdict:")
+    kept = Counter(verdicts)
+    kept.update(named("beside:"))
+    known = "unseen" not in counters and kept.total() == done
+
     def since(name: str) -> float | None:
         # Never negative: the server's clock may have been set back.
         return max(0, now_ms - int(counters[name])) / 1000 if name in counters else None
@@ -100,7 +106,8 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         completion_tokens=number("completion_tokens"),
         wasted_tokens=number("wasted_tokens"),
         failures=named("failure:"),
-        verdicts=named("verdict:"),
+        verdicts=verdicts,
+        kept={name: n for name, n in kept.items() if n} if known else None,
         hold_reason=(facts["state"] == "held" and canary.cause) or facts.get("hold_reason", ""),
         canary=canary,
         priority=int(facts["priority"]),

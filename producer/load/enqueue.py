@@ -15,7 +15,7 @@ from common.queue.run_state import Runs
 from producer.load.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import redis.asyncio
 
@@ -59,6 +59,7 @@ class Enqueuer:
         warn: Callable[[str], None],
         store: str = "",
         accepted: Collection[str] = (),
+        verdicts: Mapping[str, int] | None = None,
     ) -> None:
         self._client = client
         self._room = Room(client, items=manifest.items, warn=warn)
@@ -66,6 +67,7 @@ class Enqueuer:
         self._manifest = manifest
         self._store = store
         self._accepted = accepted  # what the run is not held for any more
+        self._verdicts = verdicts or {}  # how many completions of each storage holds
         self._runs = Runs(client, limits)
 
     async def enqueue(
@@ -104,6 +106,7 @@ class Enqueuer:
             hit("load.after_chunks")
             await self._runs.open(info.run)
             hit("load.after_open")
+        await self._recount(info.epoch)
         if info.state != "closed":
             new += await self._repair(info)
         return Enqueued(state=info.state, new=new, restored=restored)
@@ -124,6 +127,7 @@ class Enqueuer:
             epoch = await self._room.outlast(renew, queued=0)
             hit("mend.after_renew")
         new = await self._room.outlast(lambda: self._runs.uncommit(info.run, epoch, lost), queued=0)
+        await self._recount(epoch)
         opened = new > 0 and info.state == "closed"
         return Enqueued(state="open" if opened else info.state, new=new)
 
@@ -133,8 +137,13 @@ class Enqueuer:
             await self._room.outlast(
                 lambda: self._runs.restore(info.run, info.epoch, committed=committed), queued=0
             )
+            await self._recount(info.epoch)
             hit("load.after_restore")
         return count
+
+    async def _recount(self, epoch: Epoch) -> None:
+        """Tell Redis the verdicts of what it has not seen taken; after each repair, and again."""
+        await self._room.outlast(partial(self._queue(epoch).recount, self._verdicts), queued=0)
 
     async def _bury_again(self, epoch: Epoch, dead: Iterable[FailureInfo]) -> None:
         queue = self._queue(epoch)

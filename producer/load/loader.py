@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from common.objectstore import ObjectStore
+    from common.parts.index import FoundPart
     from common.queue.failures import FailureInfo
     from common.records import RunInfo, RunManifest
     from common.settings import Settings
@@ -114,12 +115,12 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     if finished and not this.reopen_unless_whole(manifest):
         return _loaded("finished", manifest, found)
     if known is not None and known.state == "closed":
-        lost = this.lost(committed_items(store, manifest))
+        lost = this.lost(committed_items(store, manifest, each=this.tally))
         done = asyncio.run(this.put_back(manifest, known, lost, anew=finished))
         return _loaded("repaired" if done.new else "already", manifest, found, done)
     fresh = known is None or this.incomplete
     reads = fresh or any(this.committed)  # also where run.json alone was gone
-    stored = committed_items(store, manifest) if reads else b""
+    stored = committed_items(store, manifest, each=this.tally) if reads else b""
     done = asyncio.run(this.enqueue(manifest, stored))
     if known is not None and reads and (lost := this.lost(stored)):
         again = asyncio.run(this.put_back(manifest, known, lost, anew=False))
@@ -195,6 +196,7 @@ class _Load:
         self.run = run
         self.source = " ".join(request.datasets)
         self.incomplete = False  # Redis knows the run, and some of its ids were never queued
+        self._verdicts: Counter[str] = Counter()  # of the completions in storage, once it was read
         self.committed = b""  # what Redis takes for committed, before storage was read
         self._settings = settings
         self._console = console
@@ -315,6 +317,10 @@ class _Load:
                 self.committed = await runs.committed(self.run)
             return info
 
+    def tally(self, part: FoundPart) -> None:
+        """Count the verdicts of a part that is read."""
+        self._verdicts.update(part.index.verdicts)
+
     def lost(self, stored: bytes) -> list[Item]:
         """Return the committed items that are not in ``stored``, a bitmap of what the parts hold.
 
@@ -357,6 +363,7 @@ class _Load:
             warn=self._console.warn,
             store=self._store.url,
             accepted=read_accepted(self._store, self.run),
+            verdicts=self._verdicts,
         )
 
     def _open_bucket(self, bucket: str) -> ObjectStore:

@@ -86,9 +86,13 @@ class RunStatus:
         return sum(self.dead_by_class.values())
 
     @property
-    def flagged(self) -> dict[str, int]:
-        """Completions that the run keeps and that are not ok, by class; the commonest first."""
-        return flagged(self.verdicts or self.counts.verdicts)
+    def flagged(self) -> dict[str, int] | None:
+        """Completions that the run keeps and that are not ok, by class; the commonest first.
+
+        None where that is not known: Redis, or storage, lost some, and the run has not ended since.
+        """
+        kept = self.verdicts or self.counts.kept
+        return None if kept is None else flagged(kept)
 
     @property
     def problems(self) -> list[str]:

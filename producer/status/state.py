@@ -74,7 +74,7 @@ def state_of(status: RunStatus) -> tuple[str, str]:
     state, counts = status.info.state, status.counts
     loading = f"{counts.loaded:,} of {counts.total:,} queued; the same `load` again goes on"
     parts = [f"{counts.dead:,} dead-lettered"] if counts.dead else []
-    parts += [f"{count:,} {name}" for name, count in status.flagged.items()]
+    parts += [f"{count:,} {name}" for name, count in (status.flagged or {}).items()]
     dead = ", ".join(parts)
     unseen = "storage was not asked, or does not answer"
     stall, starting = _stall(status), _starting(status)

@@ -214,8 +214,8 @@ class StoreLook:
         if known is None:
             return Child(child.run, child.parent_reason, child.items, "not_in_redis", 0)
         counts = await self._runs.sample(child.run)
-        verdicts = counts.verdicts
-        if sum(verdicts.values()) < counts.committed:  # taken in part before Redis lost the run
+        verdicts = counts.kept
+        if verdicts is None:  # Redis lost the run, or storage a part of it
             verdicts = await self.verdicts(known) if known.state == "closed" else {}
         ok = min(verdicts.get(Verdict.OK, 0), counts.committed) if verdicts else None
         return Child(child.run, child.parent_reason, child.items, known.state, counts.committed, ok)

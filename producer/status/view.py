@@ -196,8 +196,10 @@ def _scaled(count: int, status: RunStatus) -> int:
     )
 
 
-def _flagged(kept: dict[str, int]) -> str:
+def _flagged(kept: dict[str, int] | None) -> str:
     """Tell of what is kept and not ok, so that nobody takes the number before it for good ones."""
+    if kept is None:
+        return "; how many are flagged is not known"
     top = list(kept.items())
     more = f", {len(top) - 3} more" if len(top) > 3 else ""
     told = ", ".join(f"{count:,} {name}" for name, count in top[:3]) + more

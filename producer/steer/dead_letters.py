@@ -101,7 +101,9 @@ def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) 
         return f"{words}\nIt is not loaded whole: gen-producer load --run {run}"
     if ids:
         return f"{words}\nWhere they are: gen-producer trace {run} {ids[0]}"
-    if reason and (flagged := kept.get(reason)):
+    if reason and kept is None:
+        words += f"\nHow many completions are kept as {reason}: gen-producer verify {run}"
+    elif reason and kept and (flagged := kept.get(reason)):
         words += (
             f"\n{flagged:,} completions are kept as {reason}. To do them again: gen-producer"
             f" requeue {run} --reason {reason} --max-tokens N"
@@ -109,8 +111,8 @@ def _none(run: str, settings: Settings, reason: str | None, ids: Sequence[str]) 
     return words
 
 
-async def _standing(runs: Runs, info: RunInfo) -> tuple[str, dict[str, int]]:
-    return info.state, (await runs.sample(info.run)).verdicts
+async def _standing(runs: Runs, info: RunInfo) -> tuple[str, dict[str, int] | None]:
+    return info.state, (await runs.sample(info.run)).kept
 
 
 async def _dead(

@@ -160,6 +160,12 @@ async def uncommit(bench):
     return lambda: bench.runs.uncommit(RUN, info.epoch, [Item(1), Item(2)])
 
 
+async def recount(bench):
+    info = await bench.load(items=3)
+    await bench.runs.restore(RUN, info.epoch, committed=b"\xc0")
+    return lambda: bench.queue.recount({"ok": 1, "truncated": 1})
+
+
 async def close(bench):
     await bench.load(items=3)
     await bench.complete(await bench.lease(3))
@@ -198,7 +204,7 @@ CASES = {
     for case in (
         *(create, enqueue, enqueue_missing, restore, lease, extend, complete, release, fail),
         *(reap, sweep, adopt, commit, reject, requeue, close, cancel, state, sample),
-        *(uncommit, progress, priority, trace, rebury, renew),
+        *(uncommit, progress, priority, trace, rebury, renew, recount),
     )
 }
 ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
@@ -207,6 +213,7 @@ ANSWERED_AGAIN = {  # the caller needs the first answer, and gets it
     "release": 3,
     "fail": [FailOutcome.RETRY, FailOutcome.DEAD, FailOutcome.RELEASED],
     "close": True,
+    "recount": True,
     "progress": True,
 }
 

@@ -40,6 +40,7 @@ COUNTS = RunCounts(
     wasted_tokens=1_000_000,
     failures={"empty": 40, "timeout": 7, "aborted": 3, "busy": 1},
     verdicts={"ok": 500_000, "truncated": 1_736},
+    kept={"ok": 500_000, "truncated": 1_736},
     at=1_086_400.0,
     since_lease=1.0,
     since_result=1.0,

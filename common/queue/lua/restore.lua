@@ -19,5 +19,6 @@ call('DEL', scratch)
 call('SET', done, call('GET', committed) or '')
 local bits = call('BITCOUNT', committed)
 call('HSET', counts, 'loaded', bits, 'committed', bits)
+if bits > held then call('HSET', counts, 'unseen', 1) end -- their verdicts: see `recount`
 if watching then watch_anew() end
 return bits - held

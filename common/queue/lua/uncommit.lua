@@ -22,6 +22,7 @@ for i = 3, #ARGV do
   end
 end
 call('HINCRBY', counts, 'committed', -given)
+if given > 0 then call('HSET', counts, 'unseen', 1) end -- what verdicts they had: see `recount`
 call('SADD', queues, queue)
 if given > 0 and state == 'closed' then call('HSET', meta, 'state', 'open') end
 return given
