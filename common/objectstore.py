@@ -138,6 +138,10 @@ class RunPaths:
         return f"{self.run}/accepted.json"
 
     @property
+    def cancelled(self) -> str:
+        return f"{self.run}/cancelled.json"
+
+    @property
     def engine(self) -> str:
         return f"{self.run}/engine.json"
 

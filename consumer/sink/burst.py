@@ -5,13 +5,11 @@ A run that Redis lost is over to nobody: only storage can still say that it was 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 from common.errors import DeadLettersError, EpochError, QueueError, StoreAwayError, StoreError
-from common.no_such_run import folder_runs
-from common.objectstore import RunPaths
+from common.unfinished import unfinished_runs
 from consumer.sink.told import end_of
 from consumer.sink.tools import Calls
 
@@ -20,14 +18,11 @@ if TYPE_CHECKING:
 
     from common.errors import ConflictError, GenqError
     from common.ids import RunName
-    from common.objectstore import ObjectStore
     from common.records import RunInfo
     from consumer.sink.run import RunSink
     from consumer.sink.tools import Tools
 
-LOOKED = 200  # folders, in their order: two requests each at most
 SHOWN = 5
-_PARALLEL = 8
 
 
 class Burst:
@@ -74,7 +69,7 @@ class Burst:
 
         def look() -> tuple[list[RunName], int] | StoreError:
             try:
-                return unfinished(self._store)
+                return unfinished_runs(self._store)
             except StoreAwayError:
                 raise  # it is waited for
             except StoreError as error:
@@ -95,24 +90,6 @@ class Burst:
             fix=f"gen-producer load --run {runs[0]}    (and so each that is to go on); then start"
             " this again",
         )
-
-
-def unfinished(store: ObjectStore) -> tuple[list[RunName], int]:
-    """Return the runs with a ``run.json`` and no ``_SUCCESS``, and how many were not looked at.
-
-    Raises:
-        StoreError: the store gave no answer.
-    """
-
-    def is_open(run: RunName) -> bool:
-        paths = RunPaths(run)
-        return store.stat(paths.success) is None and store.stat(paths.run_json) is not None
-
-    names = sorted(folder_runs(store))
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        answers = list(pool.map(is_open, names[:LOOKED]))
-    found = [run for run, is_one in zip(names, answers, strict=False) if is_one]
-    return found, max(0, len(names) - LOOKED)
 
 
 def _lost(runs: Sequence[RunName]) -> EpochError:

@@ -25,6 +25,7 @@ from common.queue.scan import bits_without, set_bits
 from common.records import RunSettings
 from common.redis_client import connect
 from common.s3 import open_store
+from common.unfinished import forget_cancelled
 from producer.load.conflict import conflict, rows_difference
 from producer.load.enqueue import Enqueued, Enqueuer, incomplete
 from producer.load.finished import loss_of
@@ -118,6 +119,7 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
         lost = this.lost(committed_items(store, manifest, each=this.tally))
         done = asyncio.run(this.put_back(manifest, known, lost, anew=finished))
         return _loaded("repaired" if done.new else "already", manifest, found, done)
+    forget_cancelled(store, run)  # from here on it is wanted
     fresh = known is None or this.incomplete
     reads = fresh or any(this.committed)  # also where run.json alone was gone
     stored = committed_items(store, manifest, each=this.tally) if reads else b""

@@ -22,6 +22,7 @@ from common.parts.chain import chain_end, read_format, walk
 from common.ranges import Ranges
 from common.records import Row, Verdict
 from common.s3 import open_store
+from common.unfinished import is_cancelled
 from producer.manifest import find_manifest
 
 if TYPE_CHECKING:
@@ -212,7 +213,9 @@ class StoreLook:
     async def _child(self, child: RunManifest) -> Child:
         known = await self._runs.get(child.run)
         if known is None:
-            return Child(child.run, child.parent_reason, child.items, "not_in_redis", 0)
+            ended = await asyncio.to_thread(is_cancelled, self._open(), child.run)
+            state = "cancelled" if ended else "not_in_redis"
+            return Child(child.run, child.parent_reason, child.items, state, 0)
         counts = await self._runs.sample(child.run)
         verdicts = counts.kept
         if verdicts is None:  # Redis lost the run, or storage a part of it

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from common.no_such_run import folder_runs
-from common.objectstore import RunPaths
 from common.s3 import open_store
+from common.unfinished import unfinished_runs
 
 if TYPE_CHECKING:
     from common.ids import RunName
-    from common.objectstore import ObjectStore
     from common.settings import Settings
 
-LOOKED = 200  # folders, in their order: two requests each at most
 SHOWN = 20
-_PARALLEL = 8
 _NONE = "No run is in Redis"
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Runs with a ``run.json`` and no ``_SUCCESS``."""
+    """Runs of a store that wait for somebody."""
 
     url: str
     runs: list[RunName]
@@ -42,13 +37,10 @@ def unfinished(settings: Settings) -> Unfinished | None:
         return None
     store = open_store(settings)
     try:
-        names = sorted(folder_runs(store))
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            answers = pool.map(lambda name: _is_open(store, name), names[:LOOKED])
-            found = [name for name, is_open in zip(names, answers, strict=False) if is_open]
+        runs, left = unfinished_runs(store)
     except StoreError as error:
         return Unfinished(store.url, [], trouble=error.what)
-    return Unfinished(store.url, found, left=max(0, len(names) - LOOKED))
+    return Unfinished(store.url, runs, left=left)
 
 
 def unfinished_words(found: Unfinished | None) -> str:
@@ -70,8 +62,3 @@ def unfinished_words(found: Unfinished | None) -> str:
         lines.append(f"  ... and {more:,} more: gen-producer status --json")
     each = "    (and so each that is to go on)" if len(found.runs) > 1 else ""
     return "\n".join([*lines, f"Next: gen-producer load --run {found.runs[0]}{each}"])
-
-
-def _is_open(store: ObjectStore, run: RunName) -> bool:
-    paths = RunPaths(run)
-    return store.stat(paths.success) is None and store.stat(paths.run_json) is not None

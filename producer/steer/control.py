@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from common.errors import Exit, UsageError
+from common.errors import ConflictError, Exit, StoreError, UsageError
 from common.ids import RunName, run_name
 from common.no_such_run import not_in_redis
 from common.queue.run_state import Runs
@@ -16,6 +16,7 @@ from common.queue.same_run import refuse_other_store
 from common.queue.scripts import run_is_over
 from common.redis_client import connect
 from common.s3 import open_store
+from common.unfinished import is_unfinished, keep_cancelled
 from producer.steer.acceptance import held_error, keep_accepted
 
 if TYPE_CHECKING:
@@ -67,9 +68,13 @@ def run_resume(run: str, settings: Settings, console: Console, *, accept: bool) 
 def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry_run: bool) -> int:
     """Cancel a run, after asking; who says no has changed nothing. A dry run is refused alike.
 
+    That it is cancelled is kept on object storage, too, where the settings name it: a run that
+    Redis has lost with all it knew is no run that waits, then.
+
     Raises:
         RunClosedError: it is finished.
-        UsageError: Redis has no such run, or nobody is there to be asked, and ``yes`` is not given.
+        UsageError: neither Redis nor the store has such a run that is not finished, or nobody is
+            there to be asked, and ``yes`` is not given.
     """
 
     async def look(runs: Runs, info: RunInfo) -> RunCounts:
@@ -77,24 +82,48 @@ def run_cancel(run: str, settings: Settings, console: Console, *, yes: bool, dry
             raise run_is_over(info.run, "closed", "cannot be cancelled")
         return await runs.sample(info.run)
 
-    counts = ask(run, settings, look)
+    counts = ask(run, settings, look, absent=lambda error: _refuse_unstored(run, settings, error))
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             f"Run {run} is not cancelled: nobody can be asked.",
             why="Standard input is no terminal.",
             fix=f"Add --yes: gen-producer cancel {run} --yes",
         )
-    drop = counts.queued + counts.waiting + counts.leased
-    text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
+    drop = counts.queued + counts.waiting + counts.leased if counts else 0
+    text = "It is not in Redis: what it has committed stays."
+    if counts:
+        text = f"{drop:,} of {counts.total:,} items would be dropped; {counts.committed:,} stay."
     if dry_run:
         return done(console, run, "dry-run", f"Run {run}: {text}", dropped=drop)
     if not yes and not click.confirm(f"Cancel run {run}? {text}", err=True):
         return done(console, run, "kept", f"Run {run} is not cancelled. Nothing was changed.")
-    ask(run, settings, lambda runs, info: runs.cancel(info.run))
-    words = f"Run {run} is cancelled: {drop:,} items dropped, {counts.committed:,} committed stay."
+    words = f"Run {run} is cancelled. It is not in Redis; what it has committed stays."
+    if counts:
+        ask(run, settings, lambda runs, info: _cancel(runs, info, settings, console))
+        words = f"Run {run} is cancelled: {drop:,} items dropped, {counts.committed:,} committed"
+        words += " stay."
+    else:
+        keep_cancelled(open_store(settings), run_name(run))
     return done(
         console, run, "cancelled", f"{words}\nTo go on: gen-producer load --run {run}", dropped=drop
     )
+
+
+def _refuse_unstored(run: str, settings: Settings, error: UsageError) -> None:
+    """Return if a run that Redis does not know is one that the store has, and not finished."""
+    if not settings.store or not is_unfinished(open_store(settings), run_name(run)):
+        raise error
+
+
+async def _cancel(runs: Runs, info: RunInfo, settings: Settings, console: Console) -> None:
+    await runs.cancel(info.run)
+    try:
+        await asyncio.to_thread(keep_cancelled, own_store(info, settings), info.run)
+    except (ConflictError, StoreError, UsageError) as error:
+        console.warn(
+            f"Note: only Redis knows that run {info.run} is cancelled. {error.what} Given again"
+            " with that mended, this command keeps it there, too."
+        )
 
 
 def ask(

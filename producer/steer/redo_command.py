@@ -13,6 +13,7 @@ from common.queue.run_state import Runs
 from common.records import Sampling, Verdict
 from common.redis_client import connect
 from common.s3 import open_store
+from common.unfinished import is_cancelled
 from producer.load.loader import LoadRequest, load
 from producer.manifest import Wishes, find_manifest
 from producer.steer.control import ask, done
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.ids import RunName
+    from common.objectstore import ObjectStore
     from common.records import RunInfo, RunManifest
     from common.settings import Settings
     from producer.console import Console
@@ -54,7 +56,7 @@ def run_redo(
         reason,
         wishes,
         options["child"],
-        cancelled=lambda runs: _cancelled(runs, settings),
+        cancelled=lambda runs: _cancelled(runs, settings, store),
     )
     if not redo.found and (dead := _dead(run, reason, settings, console)):
         words = _dead_words(redo, dead, limits.max_tokens)
@@ -140,16 +142,25 @@ def _dead_words(redo: Redo, dead: int, limit: int | None) -> str:
     )
 
 
-def _cancelled(names: list[RunName], settings: Settings) -> set[RunName]:
-    """Return which of these runs are cancelled, as Redis knows; raises QueueError."""
+def _cancelled(names: list[RunName], settings: Settings, store: ObjectStore) -> set[RunName]:
+    """Return which of these runs are cancelled, as Redis knows, or storage where that does not.
 
-    async def states() -> set[RunName]:
+    Raises:
+        QueueError, StoreError: the one or the other could not be asked.
+    """
+
+    async def states() -> dict[RunName, str]:
         async with await connect(settings, name="control") as client:
             runs = Runs(client, settings.limits())
-            found = [await runs.get(name) for name in names]
-        return {info.run for info in found if info and info.state == "cancelled"}
+            found = {name: await runs.get(name) for name in names}
+        return {name: info.state if info else "" for name, info in found.items()}
 
-    return asyncio.run(states()) if names else set()
+    known = asyncio.run(states()) if names else {}
+    return {
+        name
+        for name, state in known.items()
+        if state == "cancelled" or (not state and is_cancelled(store, name))
+    }
 
 
 def _load(child: RunManifest, settings: Settings, console: Console) -> int:

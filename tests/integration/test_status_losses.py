@@ -50,7 +50,7 @@ def test_after_a_loss_the_runs_that_are_to_be_put_back_are_listed(
     assert json.loads(producer("status", "--json").out)["unfinished"] == ["rows", "second"]
     monkeypatch.setattr(unfinished_module, "SHOWN", 1)
     assert "  ... and 1 more: gen-producer status --json" in producer("status").out
-    monkeypatch.setattr(unfinished_module, "LOOKED", 2)
+    monkeypatch.setattr("common.unfinished.LOOKED", 2)
     assert "2 more folders were not looked at." in producer("status").out
 
 
