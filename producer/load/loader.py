@@ -111,6 +111,11 @@ def load(request: LoadRequest, settings: Settings, console: Console) -> Loaded:
     if request.dry_run:
         return _dry_run(this, standing)
     known = asyncio.run(this.look_in_redis())
+    if known is not None and request.priority not in {0, known.priority}:
+        console.say(
+            f"Note: run {run} keeps its priority {known.priority}. To change it:"
+            f" gen-producer priority {run} {request.priority}"
+        )
     manifest, found = this.put_up(standing, known)
     finished = store.stat(RunPaths(run).success) is not None
     if finished and not this.reopen_unless_whole(manifest):

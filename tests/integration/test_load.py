@@ -303,6 +303,15 @@ def test_no_to_the_question_of_cancel_changes_nothing_and_is_no_interrupt(
     assert_whole(redis_url)
 
 
+def test_a_loaded_run_keeps_its_priority_and_the_way_to_change_it_is_said(producer, rows):
+    write(rows, 3)
+    producer(*LOAD, rows, "--priority", 5)
+    assert "keeps its priority" not in producer(*LOAD, rows, "--priority", 5).err
+    said = producer(*LOAD, rows, "--priority", 7).err
+    assert f"run {RUN} keeps its priority 5" in said
+    assert f"gen-producer priority {RUN} 7" in said
+
+
 def test_a_run_that_never_was_is_said(producer):
     text = producer(*LOAD, code=2).err
     assert "There is no run rows" in text
