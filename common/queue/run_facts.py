@@ -72,8 +72,7 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         found = {name: int(n) for name, n in counters.items() if name.startswith(prefix)}
         return {name.removeprefix(prefix): n for name, n in found.items() if n}
 
-    verdicts = named("verdict:")
-    kept = Counter(verdicts)
+    kept = Counter(named("verdict:"))
     kept.update(named("beside:"))
     known = "unseen" not in counters and kept.total() == done
 
@@ -106,7 +105,7 @@ def run_counts(run: RunName, answer: Sequence[Any]) -> RunCounts:
         completion_tokens=number("completion_tokens"),
         wasted_tokens=number("wasted_tokens"),
         failures=named("failure:"),
-        verdicts=verdicts,
+        verdicts=named("verdict:"),
         kept={name: n for name, n in kept.items() if n} if known else None,
         hold_reason=(facts["state"] == "held" and canary.cause) or facts.get("hold_reason", ""),
         canary=canary,

@@ -206,10 +206,12 @@ class QueueMachine(QueueBooks):
 
     @rule()
     def rq_info(self):
+        # RQ gives up by itself what a stock worker runs, or ran when it died.
+        running = self.sync.zcount(self.keys.wip, "-inf", "(+inf")
         before = self.do(self.runs.sample(RUN))
         clean_registries(self.rq)
         after = self.do(self.runs.sample(RUN))
-        if not self.running:
+        if not running:
             assert (before.queued, before.leased, before.dead) == (
                 after.queued,
                 after.leased,
@@ -239,6 +241,8 @@ class QueueMachine(QueueBooks):
         self.do(self.runs.reopen(RUN))
         stored = self.sync.get(self.keys.committed) or b""
         self.do(self.runs.restore(RUN, self.info.epoch, committed=stored))
+        if not self.sync.exists(self.keys.canary):
+            self.tries.clear()  # nothing but what is committed was loaded: it watches anew, too
         self.do(self.queue.enqueue(0))
 
     # What a stock RQ worker does, step by step; it may die after each
