@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 10.0  # without a token and an answer, while the driver calls the card lost
 POLL_SECONDS = 0.25
+FRESH_SECONDS = 2.0  # a look takes milliseconds; a driver that takes longer is waited for elsewhere
+FRESH_POLL_SECONDS = 0.01
 
 
 class CardLostError(EngineError):
@@ -58,8 +60,12 @@ async def lost_in_service(watch: GpuWatch, work: Callable[[], int]) -> CardLostE
 async def lost_at_the_end(watch: GpuWatch, reason: str) -> CardLostError | None:
     """Return the words for the loss of a card whose engine came to its end, if it is lost.
 
-    Where the newest look alone says so, the next ones are waited for.
+    The card may have been lost since the newest look, and the engine by that: it is looked at
+    again first. Where the newest look alone says so, the next ones are waited for.
     """
+    number, late = watch.look_again(), time.monotonic() + FRESH_SECONDS
+    while not watch.has_looked(number) and time.monotonic() < late:  # noqa: ASYNC110 - as below
+        await asyncio.sleep(FRESH_POLL_SECONDS)
     while watch.suspicion and not watch.lost:  # noqa: ASYNC110 - the looks are another thread's
         await asyncio.sleep(POLL_SECONDS)
     return card_lost(watch, f"its engine is down: {reason}") if watch.lost else None

@@ -25,6 +25,9 @@ class GpuWatch:
         self._gpu = gpu
         self._pause = LOOK_SECONDS if look_seconds is None else look_seconds
         self._over = threading.Event()
+        self._wake = threading.Event()  # from the pause between two looks
+        self._begun = self._ended = 0  # looks
+        self._blind = False  # there is nothing to see here
         self._seen: GpuHealth | None = None
         self._lost_looks = 0  # in a row
         self._asked_at: float | None = None  # of the look under way
@@ -68,9 +71,20 @@ class GpuWatch:
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
         self._thread.start()
 
+    def look_again(self) -> int:
+        """Look at once, or after the look that is under way; return the number of that look."""
+        number = self._begun + 1
+        self._wake.set()
+        return number
+
+    def has_looked(self, number: int) -> bool:
+        """Return whether the look of that number is over; also where there will be none."""
+        return self._thread is None or self._blind or self._ended >= number
+
     def stop(self) -> None:
         """Look no more. Does not wait for a look that is under way."""
         self._over.set()
+        self._wake.set()
 
     def _silent_seconds(self) -> float:
         """How long the look under way has taken by now."""
@@ -79,10 +93,14 @@ class GpuWatch:
 
     def _run(self) -> None:
         while not self._over.is_set():
+            self._wake.clear()
+            self._begun += 1
             self._asked_at = time.monotonic()
             seen = self._probe.look()
             self._lost_looks = self._lost_looks + 1 if seen is not None and seen.lost else 0
             self._seen, self._asked_at = seen, None
+            self._ended = self._begun
             if seen is None:  # no NVML here, and there will be none
+                self._blind = True
                 return
-            self._over.wait(self._pause)
+            self._wake.wait(self._pause)

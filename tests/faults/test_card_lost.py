@@ -15,6 +15,7 @@ from common.errors import EngineError, Exit
 from common.records import Sampling
 from consumer.engine import gpu, gpu_loss, gpu_watch
 from consumer.engine.api import GenerateRequest
+from consumer.engine.gpu_loss import lost_at_the_end
 from consumer.engine.gpu_watch import GpuWatch
 from consumer.engine.states import EngineState
 from consumer.engine.supervisor import StartBudget, Supervisor
@@ -236,6 +237,24 @@ async def test_only_errors_that_are_the_cards_own_and_come_again_make_it_lost(dr
         driver.find()
         await eventually(lambda: watch.health.up)
         assert watch.lost == ""
+    finally:
+        watch.stop()
+
+
+@row("B5")
+async def test_a_card_that_was_lost_since_the_newest_look_is_seen_at_the_engine_s_end(
+    driver, monkeypatch
+):
+    monkeypatch.setattr(gpu_watch, "LOST_LOOKS", 1)
+    watch = GpuWatch(0, look_seconds=600)
+    watch.start()
+    try:
+        await eventually(lambda: watch.health is not None)
+        assert await lost_at_the_end(watch, "it crashed") is None
+        driver.lose(LOST)
+        assert watch.suspicion == ""  # by the newest look
+        error = await lost_at_the_end(watch, "it crashed")
+        assert error.what == f"GPU 0 ({CARD}) is lost."
     finally:
         watch.stop()
 

@@ -12,6 +12,7 @@ came of them, however these end.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib
 import json
@@ -143,6 +144,11 @@ class _Forge:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, pass_fds=[fd], stdin=subprocess.DEVNULL
             )
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._link.close()
+        self._process.wait()
 
     def order(self, order: dict[str, Any], fds: Sequence[int]) -> None:
         data = json.dumps(order).encode() + b"\n"
