@@ -9,9 +9,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from common.codec import dumps
+from common.codec import dumps, loads
 from common.no_such_run import folder_runs
-from common.objectstore import RunPaths
+from common.objectstore import ObjectMissingError, RunPaths
 
 if TYPE_CHECKING:
     from common.ids import RunName
@@ -51,15 +51,23 @@ def is_cancelled(store: ObjectStore, run: RunName) -> bool:
 
     Not told of runs that an older release has cancelled.
     """
-    return store.stat(RunPaths(run).cancelled) is not None
+    try:
+        return loads(store.get(RunPaths(run).cancelled))["cancelled"] is True
+    except (ObjectMissingError, ValueError, KeyError, TypeError):
+        return False
 
 
 def keep_cancelled(store: ObjectStore, run: RunName) -> None:
     """Remember that a run is cancelled; raises StoreError."""
-    store.put(RunPaths(run).cancelled, dumps({"run": run}), content_type="application/json")
+    _keep(store, run, cancelled=True)
 
 
 def forget_cancelled(store: ObjectStore, run: RunName) -> None:
     """A cancelled run goes on; raises StoreError."""
     if is_cancelled(store, run):
-        store.delete(RunPaths(run).cancelled)
+        _keep(store, run, cancelled=False)  # written, not deleted: few keys may delete
+
+
+def _keep(store: ObjectStore, run: RunName, *, cancelled: bool) -> None:
+    data = dumps({"cancelled": cancelled})
+    store.put(RunPaths(run).cancelled, data, content_type="application/json")

@@ -33,7 +33,7 @@ def test_after_a_loss_of_redis_a_cancelled_run_does_not_wait_until_it_is_loaded(
     producer, store, redis_url
 ):
     producer("cancel", RUN, "--yes")
-    assert json.loads(store.get(KEPT)) == {"run": RUN}
+    assert json.loads(store.get(KEPT)) == {"cancelled": True}
     flush(redis_url)
     assert unfinished_runs(store) == ([], 0)
     assert "holds none that is unfinished" in producer("status").out

@@ -121,7 +121,7 @@ OBJECTS: dict[str, str] = {
     "prompts": "the rows in canonical form, 1,000 a shard, JSON lines; immutable",
     "child": "that a child run of this name exists",
     "accepted": "what the canary does not hold the run for any more",
-    "cancelled": "that somebody has cancelled the run; deleted when it is loaded again",
+    "cancelled": "whether somebody has cancelled the run, and nobody loaded it again since",
     "engine": "what the run's first engine answered to the honesty check, which it was, and which"
     " of its paths were exercised; one conditional PUT by the first consumer, never changed",
     "part": "completions; one PUT is one commit; nothing else lies in `data/`",
