@@ -53,7 +53,7 @@ async def test_a_clock_of_redis_that_jumps_in_mid_run_costs_no_item(
                 await rig.committed(10)
                 clock.jump("+1d")
                 await rig.committed(40)
-                queue = await enqueue_run(rig.audit, rig.manifest)
+                queue = await enqueue_run(rig.audit, rig.manifest, limits=rig.settings.limits())
                 assert len(await queue.lease("dies", 1, request="n" * 16)) == 1
                 clock.jump("-1d")
                 proof = await rig.finished(sink)
@@ -71,7 +71,7 @@ async def test_a_clock_of_redis_set_back_by_less_than_a_day_keeps_nothing_waitin
     async with pipeline(server.url, store_settings, tmp_path) as rig:
         await rig.load(20)
         clock.jump("+50m")
-        queue = await enqueue_run(rig.audit, rig.manifest)
+        queue = await enqueue_run(rig.audit, rig.manifest, limits=rig.settings.limits())
         _, tried = await queue.lease("dies", 2, request="n" * 16)
         await queue.fail(
             "dies", [Failure(tried.item, tried.token, Verdict.EMPTY, "why", charged=True)]

@@ -90,12 +90,17 @@ def store_rows(
 
 
 async def enqueue_run(
-    redis: redis.asyncio.Redis, manifest: RunManifest, *, priority: int = 0
+    redis: redis.asyncio.Redis,
+    manifest: RunManifest,
+    *,
+    priority: int = 0,
+    limits: QueueLimits | None = None,
 ) -> PromptQueue:
     """Create the run in Redis, put all of its items on the queue, and open it."""
-    runs = Runs(redis, QueueLimits())
+    limits = limits or QueueLimits()
+    runs = Runs(redis, limits)
     info = await runs.create(manifest, priority=priority)
-    queue = PromptQueue(redis, info.run, info.epoch, QueueLimits())
+    queue = PromptQueue(redis, info.run, info.epoch, limits)
     for chunk in range(-(-manifest.items // CHUNK_ITEMS)):
         await queue.enqueue(chunk)
     await runs.open(info.run)
