@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common import codec
-from common.objectstore import RunPaths
+from common.objectstore import ObjectMissingError, RunPaths
 from common.settings import load_settings
 from consumer.sink.finish import CLOSING
 from consumer.sink.service import SinkService
@@ -59,11 +59,12 @@ def serve(lab, **more) -> SinkService:
 async def ended(job, *, dead: int) -> bool:
     """Whether Redis and storage tell of the same end, with so many dead letters."""
     counts = await job.counts()
-    key = RunPaths(job.run).success
-    if counts.state != "closed" or await asyncio.to_thread(job.store.stat, key) is None:
+    try:
+        data = await asyncio.to_thread(job.store.get, RunPaths(job.run).success)
+    except ObjectMissingError:  # none yet, or it is just written anew
         return False
-    told = codec.loads(await asyncio.to_thread(job.store.get, key))
-    same = told["closing"] == counts.closing
+    told = codec.loads(data)
+    same = counts.state == "closed" and told["closing"] == counts.closing
     return same and (told["dead"], counts.dead, counts.open) == (dead, dead, 0)
 
 
