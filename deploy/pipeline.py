@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import shutil
 import signal
@@ -195,7 +196,7 @@ class LocalRun:
         argv = [*program("gen-producer"), "verify", self._job.run]
         code, output = self._stack.run_command(argv, capture=True)
         # That command needs servers that are about to end; ours comes at the end.
-        click.echo(output.partition(" To do them again:")[0].rstrip("\n"), err=True)
+        click.echo(re.sub(r" To do them again: .*", "", output), err=True, nl=False)
         return code
 
     def fetch(self) -> list[Path]:
