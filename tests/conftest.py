@@ -22,6 +22,7 @@ from tests.support.consumers import World, world_of
 from tests.support.fake_engine import running_fake
 from tests.support.producers import Producer
 from tests.support.queues import QueueBench
+from tests.support.sinks import sink_lab
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from consumer.engine.api import EngineSpec
     from deploy.embedded import RedisServer, S3Server
     from tests.support.producers import Said
+    from tests.support.sinks import SinkLab
 
 ENGINE_KEY = secrets.token_hex(16)  # of the stand-ins that tests attach to, as of real servers
 
@@ -167,6 +169,13 @@ async def slow_engine(world: World) -> AsyncIterator[EngineSpec]:
     flags = ("--token-seconds", "0.02", "--answer-tokens", "100000")
     async with running_fake(world.folder, *flags, api_key=ENGINE_KEY) as spec:
         yield spec
+
+
+@pytest.fixture
+async def processes(settings: Settings, service_env: dict[str, str]) -> AsyncIterator[SinkLab]:
+    """Jobs, and sinks as processes."""
+    async with sink_lab(settings, service_env) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""What the fault tests of the store share, and those of messages."""
+"""What the fault tests of Redis share, those of the store, and those of messages."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults.typist import Typist
+from tests.support.frail import frail_redis
 from tests.support.s3_proxy import s3_proxy
 
 
@@ -13,6 +14,13 @@ def store_proxy(s3_server):
     """The session's S3 server behind a proxy that fails as it is told."""
     with s3_proxy(s3_server) as made:
         yield made
+
+
+@pytest.fixture
+def frail():
+    """A Redis of the test's own that loses things."""
+    with frail_redis() as server:
+        yield server
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from consumer.sink.service import SinkService
 from producer.console import Console
 from producer.steer.dead_letters import run_requeue
 from tests.faults.rig import quick_outages
-from tests.support.frail import frail_redis
 from tests.support.servers import eventually
 from tests.support.sinks import load_job, local_lab, proven
 
@@ -27,12 +26,6 @@ LAST_OBJECTS = ("failed", "manifest", "readme", "success")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     quick_outages(monkeypatch)
-
-
-@pytest.fixture
-def frail():
-    with frail_redis() as server:
-        yield server
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ import structlog
 
 from producer.load import room
 from tests.faults.rig import RUN, pipeline, quick_outages
-from tests.support.frail import frail_redis
 from tests.support.producers import Producer
 from tests.support.servers import eventually, eventually_sync
 
@@ -20,12 +19,6 @@ ROWS = 40
 def _quick(monkeypatch):
     quick_outages(monkeypatch)
     monkeypatch.setattr(room, "RETRY_SECONDS", 0.1)
-
-
-@pytest.fixture
-def frail():
-    with frail_redis() as server:
-        yield server
 
 
 @pytest.mark.row("C4")

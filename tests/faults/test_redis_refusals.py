@@ -12,15 +12,8 @@ import redis
 from common.errors import Exit
 from common.redis_trouble import trouble
 from deploy import embedded, processes
-from tests.support.frail import frail_redis
 from tests.support.producers import Producer
 from tests.support.servers import eventually_sync, private_folder
-
-
-@pytest.fixture
-def frail():
-    with frail_redis() as server:
-        yield server
 
 
 @pytest.fixture

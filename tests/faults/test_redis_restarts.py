@@ -10,7 +10,7 @@ import structlog
 
 from tests.faults.rig import RUN, pipeline, quick_outages
 from tests.support.fake_engine import fake_state
-from tests.support.frail import frail_redis, replica_of
+from tests.support.frail import replica_of
 from tests.support.proxy import running_proxy
 from tests.support.servers import eventually
 
@@ -20,12 +20,6 @@ ROWS = 40
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     quick_outages(monkeypatch)
-
-
-@pytest.fixture
-def frail():
-    with frail_redis() as server:
-        yield server
 
 
 @pytest.fixture

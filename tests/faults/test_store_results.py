@@ -20,16 +20,10 @@ from consumer.sink.decode import RESULT_LIMIT_BYTES
 from tests.support.completions import completion, payload
 from tests.support.s3_exchange import CREATE, HEAD, LIST
 from tests.support.servers import eventually
-from tests.support.sinks import load_job, local_lab, proven, sink_lab
+from tests.support.sinks import load_job, local_lab, proven
 
 MIB = 1 << 20
 LONG = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-async def processes(settings, service_env):
-    async with sink_lab(settings, service_env) as made:
-        yield made
 
 
 @pytest.fixture

@@ -13,13 +13,7 @@ from common.s3 import open_store
 from deploy.embedded import free_ports
 from tests.support.s3_exchange import ALL, CREATE, DELETE, GET, HEAD, LIST, PUT
 from tests.support.servers import eventually
-from tests.support.sinks import load_job, local_lab, proven, sink_lab
-
-
-@pytest.fixture
-async def processes(settings, service_env):
-    async with sink_lab(settings, service_env) as made:
-        yield made
+from tests.support.sinks import load_job, local_lab, proven
 
 
 def secret(text):

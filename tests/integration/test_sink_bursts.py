@@ -13,15 +13,9 @@ from common.keys import RUNS
 from consumer.sink.service import SinkService
 from tests.support.runs import store_run
 from tests.support.servers import eventually
-from tests.support.sinks import load_job, local_lab, proven, sink_lab
+from tests.support.sinks import load_job, local_lab, proven
 
 SECONDS = 60
-
-
-@pytest.fixture
-async def processes(settings, service_env):
-    async with sink_lab(settings, service_env) as made:
-        yield made
 
 
 @pytest.fixture
@@ -65,6 +59,13 @@ async def serving(lab, count=2):
     task = lab.start(service.serve())
     await eventually(lambda: len(served(service)) == count, SECONDS)
     return task, service
+
+
+async def lost_once_over(lab, service) -> None:
+    """Wait until the run `one` is over; then Redis loses it, and `two` alone is served."""
+    await eventually(lambda: [one for one in service.sinks if one.over], SECONDS)
+    await forget(lab.job)
+    await eventually(lambda: served(service) == {"two"}, SECONDS)
 
 
 @pytest.mark.row("C4")
@@ -131,9 +132,7 @@ async def test_a_lost_run_that_is_loaded_again_meanwhile_is_finished_as_if_nothi
 async def test_a_run_that_was_finished_before_redis_lost_it_is_finished(lab, other):
     task, service = await serving(lab)
     await lab.job.answer_all()
-    await eventually(lambda: [one for one in service.sinks if one.over], SECONDS)
-    await forget(lab.job)
-    await eventually(lambda: served(service) == {"two"}, SECONDS)
+    await lost_once_over(lab, service)
     await other.answer_all()
     await asyncio.wait_for(task, SECONDS)
 
@@ -143,9 +142,7 @@ async def test_dead_letters_of_a_run_that_redis_lost_since_are_told(lab, other):
     task, service = await serving(lab)
     await lab.job.bury(await lab.job.lease(1))
     await lab.job.answer_all()
-    await eventually(lambda: [one for one in service.sinks if one.over], SECONDS)
-    await forget(lab.job)
-    await eventually(lambda: served(service) == {"two"}, SECONDS)
+    await lost_once_over(lab, service)
     await other.answer_all()
     with pytest.raises(DeadLettersError, match="one: 1"):
         await asyncio.wait_for(task, SECONDS)
@@ -154,9 +151,7 @@ async def test_dead_letters_of_a_run_that_redis_lost_since_are_told(lab, other):
 async def test_nobody_waits_for_a_run_that_was_cancelled_and_then_lost(lab, other):
     task, service = await serving(lab)
     await lab.job.runs.cancel(lab.job.run)
-    await eventually(lambda: [one for one in service.sinks if one.over], SECONDS)
-    await forget(lab.job)
-    await eventually(lambda: served(service) == {"two"}, SECONDS)
+    await lost_once_over(lab, service)
     await other.answer_all()
     await asyncio.wait_for(task, SECONDS)
 
