@@ -1,4 +1,4 @@
-"""What gen-local shows of the proof: all of it, but no command for servers that are about to end."""
+"""What gen-local shows of the proof: all but a command for servers that are about to end."""
 
 from __future__ import annotations
 
